@@ -29,17 +29,17 @@ class Path(Struct, eq=False, gc=False):
 
     keys: tuple[int, ...]
     ends: tuple[int, ...]
-    _size: int = 0  # the block size that `_blocks` was computed for
+    _size: int = 0  # the block size for which `_blocks` was computed, in tokens
     _blocks: tuple[tuple[int, int], ...] = ()
 
     def blocks(self, size: int) -> tuple[tuple[int, int], ...]:
-        """Return the full blocks of `size` tokens as (key, end block) runs. A block belongs to the run that
-        contains its last token."""
+        """Return the full blocks of `size` tokens as runs: (key, number of blocks up to the end of the run). A block
+        belongs to the run that contains its last token."""
         if size != self._size:
             keys = self.keys  # `keys` and `ends` have equal lengths; `strict=True` would be slower
             stops = [end // size for end in self.ends]
             runs = list(zip(keys, stops))  # noqa: B905
-            if stops and (not stops[0] or len(set(stops)) < len(stops)):  # some runs contain no block's last token
+            if stops and (not stops[0] or len(set(stops)) < len(stops)):  # some runs contain the last token of no block
                 before = [0, *stops]
                 runs = [run for run, last in zip(runs, before) if run[1] > last]  # noqa: B905
             self._blocks = tuple(runs)
@@ -63,7 +63,7 @@ class Path(Struct, eq=False, gc=False):
 class Request(Struct, frozen=True, gc=False):
     """A request as the router sees it."""
 
-    id: int  # position in order of arrival
+    id: int  # position in the order of arrival
     arrival_ps: int
     prompt_tokens: int
     path: Path
@@ -75,7 +75,7 @@ class Request(Struct, frozen=True, gc=False):
     max_tokens: int | None = None  # output limit that the client sets; never derived from the true length
     deadline_ps: int | None = None
     adapter: str | None = None
-    shared_prefix_tokens: int = 0  # leading tokens that the client declares as shared, such as a system prompt
+    shared_prefix_tokens: int = 0  # number of leading tokens that the client declares as shared (system prompt)
     kind: str = "completion"  # completion, chat, agentic or reasoning
 
     @property
@@ -116,21 +116,21 @@ class Scorecard(Struct, frozen=True):
     candidates: list[str]  # ids of all instances before filtering
     picked: str  # id of the chosen instance
     removed: dict[str, list[str]] = field(default_factory=dict)  # filter -> ids of the instances that it removed
-    passed_over: list[str] = field(default_factory=list)  # filters skipped because they would remove every instance
+    passed_over: list[str] = field(default_factory=list)  # filters skipped because they would remove all instances
     left: list[str] = field(default_factory=list)  # ids of the instances that were scored
     scores: dict[str, list[float]] = field(default_factory=dict)  # scores by name of the scorer, in the order of `left`
     totals: list[float] = field(default_factory=list)  # total scores that the picker compared, in the order of `left`
-    lowest_wins: bool = False  # whether the lowest total wins, not the highest
-    prefill: Scorecard | None = None  # the decision about the prefill instance, if the policy chooses a pair
+    lowest_wins: bool = False  # whether the lowest total wins instead of the highest
+    prefill: Scorecard | None = None  # scorecard of the prefill instance, if the policy chooses one
 
 
 class Route(Struct, frozen=True, gc=False):
-    target: str  # id of the instance
+    target: str  # id of the chosen instance
     reason: str = ""
-    cached_tokens: int = 0  # prompt tokens that the policy expects in the target's cache
-    priority: float | None = None  # priority for the instance's scheduler; if None, the priority stage's score
+    cached_tokens: int = 0  # number of prompt tokens that the policy expects in the target's cache
+    priority: float | None = None  # priority for the instance's scheduler; None: the score of the priority stage
     scorecard: Scorecard | None = None
-    prefill: str | None = None  # id of the instance that computes the prompt, if it is not the target
+    prefill: str | None = None  # id of the instance that computes the prompt; None: the target computes it
 
 
 class Scale(Struct, frozen=True, gc=False):

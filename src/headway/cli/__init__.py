@@ -23,7 +23,7 @@ def status(arguments: list[str]) -> int:
         return _complain("stdout is closed; there is nowhere to print to.", 2)
     width = os.environ.get("COLUMNS", "")
     if width.isdecimal() and not width.strip("0"):
-        del os.environ["COLUMNS"]  # some programs set it to 0 if they do not know the width
+        del os.environ["COLUMNS"]  # some programs set COLUMNS to 0 if they do not know the width
     for output in (sys.stdout, sys.stderr):
         if isinstance(output, io.TextIOWrapper):
             output.reconfigure(errors="replace")  # a character that the terminal cannot show must not fail the command
@@ -42,7 +42,8 @@ def status(arguments: list[str]) -> int:
         why = error.strerror or error
         if error.filename is not None:
             return _complain(f"{error.filename}: cannot be read or written ({why}).", 2)
-        _drop_stdout()  # an error without a file name is about stdout, for example because the disk is full
+        # An error without a file name comes from writing to stdout, for example because the disk is full.
+        _drop_stdout()
         return _complain(f"stdout: cannot be written ({why}).", 2)
     except Exception as error:
         import traceback
@@ -53,7 +54,7 @@ def status(arguments: list[str]) -> int:
 
 def _answer(arguments: list[str]) -> int:
     if arguments == ["--version"]:
-        text, code = f"{__version__}\n", 0  # skips the import of the parser, which is slow
+        text, code = f"{__version__}\n", 0  # answer here, because importing the parser is slow
     else:
         from headway.cli.verbs import answer
 

@@ -145,7 +145,7 @@ def needs(extra: str, verb: str) -> Iterator[None]:
         yield
     except ImportError as error:
         package = (error.name or "").partition(".")[0]
-        if package == "headway":  # a missing module of Headway is a bug, not a missing package
+        if package == "headway":  # a missing module of Headway itself is a bug, not a missing package
             raise
         raise missing_extra(verb, package, extra) from None
 

@@ -44,9 +44,9 @@ def text_of(page: Page | Json, console: Console) -> str:
         return (text if encodable(text) else json.dumps(document, indent=2)) + "\n"
     with console.capture() as captured:
         for part in page.parts:
-            console.print(part, soft_wrap=bool(getattr(part, "no_wrap", False)))  # source code is not wrapped
+            console.print(part, soft_wrap=bool(getattr(part, "no_wrap", False)))  # do not wrap source code
     text = captured.get()
-    # Rich pads tables to their width; a file should not have trailing spaces.
+    # Rich pads tables to their width with spaces. Remove these spaces if the output is a file.
     text = text if console.is_terminal else "".join(f"{row.rstrip()}\n" for row in text.splitlines())
     if page.line is not None:
         text += f"{page.line}\n"
@@ -57,7 +57,7 @@ def say(*messages: str | None) -> None:
     """Print messages to stderr. Skip messages that are None."""
     for message in messages:
         if message is not None and sys.stderr is not None:
-            with contextlib.suppress(OSError):  # stderr is closed; the exit status still reports the error
+            with contextlib.suppress(OSError):  # stderr may be closed; the exit status still reports the error
                 print(f"headway: {message}", file=sys.stderr)
 
 

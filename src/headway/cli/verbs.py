@@ -78,4 +78,4 @@ def answer(arguments: list[str]) -> tuple[str, int]:
     except CycloptsError as error:
         raise HeadwayError(" ".join(str(error).split()) + " See headway --help.") from None
     page, code = reply if isinstance(reply, Verdict) else (reply, 0)
-    return "" if page is None else text_of(page, console), code  # cyclopts prints help itself
+    return "" if page is None else text_of(page, console), code  # None: no output, or help that cyclopts printed

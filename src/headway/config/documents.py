@@ -11,8 +11,8 @@ from headway.config.wording import cut, shown
 from headway.errors import HeadwayError
 
 DEEPEST: Final = 100  # maximum nesting depth of a document
-MOST_VALUES: Final = 1_000_000  # maximum number of values in a document; aliases can expand to billions of values
-MOST_BYTES: Final = 64_000_000  # maximum size of a file; reading a device such as /dev/zero would never end
+MOST_VALUES: Final = 1_000_000  # maximum number of values in a document, because aliases can expand to billions
+MOST_BYTES: Final = 64_000_000  # maximum size of a file, because reading a device such as /dev/zero would never end
 MERGE: Final = "tag:yaml.org,2002:merge"
 SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
@@ -24,7 +24,7 @@ class _StrictLoader(yaml.SafeLoader):
 def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     lines: dict[str, int] = {}
     for key_node, _ in node.value:
-        if key_node.tag == MERGE:  # a mapping may override the keys that it merges
+        if key_node.tag == MERGE:  # merged keys are not duplicates: a mapping may override them
             continue
         key = loader.construct_object(key_node)
         if not isinstance(key, str | int | float | None):
@@ -56,7 +56,8 @@ def parse_yaml(text: str, where: str) -> Any:
         raise HeadwayError(f"{where}: {error}") from None
     except RecursionError:
         raise HeadwayError(f"{where}: this YAML cannot be read (it is nested too deeply).") from None
-    except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:  # raised by PyYAML
+    # PyYAML also raises these exceptions for some invalid documents.
+    except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
         why = cut(" ".join(str(error).split()))
         raise HeadwayError(f"{where}: this YAML cannot be read ({why}).") from None
 
@@ -119,7 +120,7 @@ def beside(file: str, document: str | Path) -> str:
     try:
         path = Path(document).parent / Path(file).expanduser()
         return str(path.absolute()) if path.is_file() else file
-    except (OSError, RuntimeError):  # path too long, or `~user` unknown: reading the file raises an error later
+    except (OSError, RuntimeError):  # the path is too long or `~user` is unknown: reading the file raises later
         return file
 
 

@@ -31,8 +31,8 @@ class Unit(Struct, frozen=True):
     name: str  # name of the quantity, such as "duration"
     parse: Callable[[Any, str], Any]  # arguments: the value in the file, and its location for error messages
     write: Callable[[Any], Any]
-    suffix: str = ""  # suffix of the names of fields with this unit, such as "_ps"
-    show: Callable[[Any], str] | None = None  # returns a shorter form for tables
+    suffix: str = ""  # suffix of the names of the fields that have this unit, such as "_ps"
+    show: Callable[[Any], str] | None = None  # returns a shorter form of a value for tables; None: no shorter form
 
 
 class Doc(Struct, frozen=True):
@@ -48,8 +48,8 @@ class Key(Struct, frozen=True):
     name: str
     type: Any
     unit: Unit | None
-    section: type[Struct] | None  # the struct of a nested section
-    optional: bool  # whether null is valid
+    section: type[Struct] | None  # the struct of a nested section; None: the key is not a section
+    optional: bool  # whether null is a valid value
     required: bool
     default: Any
     doc: Doc
@@ -125,7 +125,7 @@ def write_value(key: Key, value: Any) -> Any:
         return None if value is None else key.unit.write(value)
     if key.section is None or value is None:
         return msgspec.to_builtins(value)
-    resolved = getattr(value, "resolved", None)  # a section may define how it is written
+    resolved = getattr(value, "resolved", None)  # a section may define a method for its own form in a file
     return write(value) if resolved is None else resolved()
 
 

@@ -19,7 +19,7 @@ from headway.config.wording import PLURALS, limit_text
 from headway.types import Json
 
 BLOCK: Final = re.compile(r"(<!-- keys: (\S+) -->\n).*?(<!-- /keys -->)", re.DOTALL)
-ENDLESS: Final = 10**9  # tables omit upper bounds of this size or more, which only catch typing errors
+ENDLESS: Final = 10**9  # tables omit upper bounds from this size on, because such bounds only catch typing errors
 HEAD: Final = "| Key | Type | Default | Meaning |\n|---|---|---|---|\n"
 NAMES: Final = {int: "whole number", float: "number", bool: "true or false", str: "text", Any: "any value"}
 

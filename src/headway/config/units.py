@@ -10,15 +10,16 @@ from headway.errors import HeadwayError
 from headway.types import PS_PER_SECOND
 
 SECONDS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
-SHORT: Final = {"ps": 1, "ns": 10**3, "us": 10**6, "µs": 10**6, "ms": 10**9}  # in picoseconds
+SHORT: Final = {"ps": 1, "ns": 10**3, "us": 10**6, "µs": 10**6, "ms": 10**9}  # the units below a second, in picoseconds
 TIME: Final = SHORT | {unit: seconds * PS_PER_SECOND for unit, seconds in SECONDS.items()}
 DECIMAL: Final = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 SIZE: Final = {**DECIMAL, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 PER: Final = {unit: Fraction(1, seconds) for unit, seconds in SECONDS.items() if unit != "d"}
 
-LONGEST: Final = 40  # maximum number of characters of a number
-STEEPEST: Final = 30  # maximum exponent of ten; a larger one is a typing error, and exact arithmetic would be slow
-LONGEST_PS: Final = 100 * 86400 * PS_PER_SECOND  # the clock is a 64-bit count of picoseconds, enough for 106 days
+LONGEST: Final = 40  # maximum number of characters that a number may have
+STEEPEST: Final = 30  # maximum exponent of ten; a larger one is a typing error and would slow down exact arithmetic
+# Maximum duration: 100 days, because the clock, a 64-bit count of picoseconds, reaches 106 days.
+LONGEST_PS: Final = 100 * 86400 * PS_PER_SECOND
 SLOWEST: Final = Fraction(1, 3_600_000)
 FASTEST: Final = Fraction(10**12)
 LARGEST: Final = 10**18  # maximum size, in bytes

@@ -11,7 +11,7 @@ from headway.errors import HeadwayError
 
 WORDS: Final = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a mapping"}
 PLURALS: Final = {int: "whole numbers", float: "numbers", str: "texts"}
-LONGEST: Final = 100  # maximum number of characters of a value in a message
+LONGEST: Final = 100  # maximum number of characters of a value that a message shows
 LONGEST_ERROR: Final = 300  # maximum number of characters of another error that a message quotes
 LIMITS: Final = (("gt", "above"), ("ge", "of at least"), ("lt", "below"), ("le", "of at most"))
 
@@ -27,7 +27,7 @@ def one_line(error: object, kind: bool = True) -> str:
     message begins with the class of the exception."""
     try:
         text = cut(" ".join(str(error).split()).rstrip("."), LONGEST_ERROR)
-    except Exception:  # a user's exception whose `__str__` fails
+    except Exception:  # the exception of a user's code may have a `__str__` that fails
         text = ""
     if not kind or not isinstance(error, BaseException) or isinstance(error, HeadwayError):
         return text

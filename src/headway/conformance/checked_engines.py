@@ -13,7 +13,7 @@ from headway.emulator.faults import Fault
 from headway.emulator.host import Host, Settings
 from headway.experiment.engines import engine_room
 
-STEP_MS: Final = 40  # duration of a step, long enough to distinguish tokens by their arrival times
+STEP_MS: Final = 40  # duration of a step in ms, long enough to distinguish tokens by their arrival times
 LATENCY: Final = {"model": "fixed", "decode_tokens_per_s": 1000 // STEP_MS, "prefill_tokens_per_s": 200_000}
 CALL_S: Final = 30.0
 
@@ -25,7 +25,7 @@ class Engines:
             "cluster": {"instances": count, "latency": LATENCY},
         }
         setup, scheduler = engine_room(scenario)
-        self.ended: list[tuple[str, str]] = []  # engine and outcome of each ended request
+        self.ended: list[tuple[str, str]] = []  # engine's name and outcome of each ended request
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()

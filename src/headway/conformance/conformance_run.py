@@ -28,7 +28,7 @@ from headway.types import Json
 
 ENGINES: Final = 3
 START_S: Final = 90.0
-KEY_ENV: Final = "HEADWAY_CONFORMANCE_KEY"  # environment variable with the key of the gateway's admin API
+KEY_ENV: Final = "HEADWAY_CONFORMANCE_KEY"  # name of the environment variable with the key of the gateway's admin API
 OWN: Final = "{python} -m headway.cli serve {config}"
 SIGNS: Final = {PASSED: "✓", FAILED: "✗"}
 
@@ -88,7 +88,7 @@ def conformance(
 def _running_router(command: str, router: Router, behind: Engines, port: int, metrics_port: int) -> Iterator[None]:
     """Run the router's command for the duration of a `with` block, which begins when the router serves requests."""
     with tempfile.TemporaryDirectory(prefix="headway-conformance-") as folder:
-        config = Path(folder, "gateway.yaml")  # file for Headway's own gateway, with default settings
+        config = Path(folder, "gateway.yaml")  # configuration file for Headway's own gateway, with default settings
         gateway = {
             "listen": f"127.0.0.1:{port}",
             "backends": {f"e{number}": address for number, address in enumerate(behind.urls)},

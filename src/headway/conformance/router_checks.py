@@ -19,12 +19,12 @@ PASSED, FAILED, UNKNOWN = "passed", "failed", "not checked"
 SHEDS: Final = 12  # number of requests that the overload check sends
 GONE_S: Final = 4.0  # time for which a crashed engine is down, in seconds
 ARRIVE_S: Final = 10.0  # maximum time for a request to reach an engine
-COUNT_S: Final = 1.5  # time after which a router's metrics page must be up to date
-COLD: Final = 8  # number of uncached prompts per engine
+COUNT_S: Final = 1.5  # time after which the router's metrics page must count a request, in seconds
+COLD: Final = 8  # number of uncached prompts that are sent for each engine
 MOST_COLD: Final = 12  # maximum number of uncached prompts that one engine may receive
 TURNED_AWAY: Final = re.compile(r"reject|shed|refus|fail|error|exhaust|overload")
 STATUS: Final = re.compile(r"429|50[0-9]|5xx")
-BESIDE: Final = re.compile(r"_bucket|retries_total")  # metrics that do not count requests
+BESIDE: Final = re.compile(r"_bucket|retries_total")  # names of metrics that do not count requests
 VALUES: Final = re.compile(r'="([^"]*)"')
 
 
@@ -39,7 +39,7 @@ class Bench(Struct):
 
     router: Router
     engines: Engines
-    metrics: str | None = None  # URL of the router's Prometheus page
+    metrics: str | None = None  # URL of the router's Prometheus page; None: no such page
 
     def served_by(self, prompt: str, api: str = "chat") -> int | None:
         """Send a request, and return the index of the engine that received it; None if no engine received it."""

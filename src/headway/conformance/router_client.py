@@ -19,7 +19,7 @@ PLAIN: Final = {"accept-encoding": "identity"}
 
 class Answer(Struct):
     status: int = 0
-    pieces: list[tuple[float, int]] = []  # arrival time of each piece, and its number of tokens
+    pieces: list[tuple[float, int]] = []  # for each piece: arrival time and number of tokens
     complete: bool = False  # whether the stream ended with [DONE]
     error: bool = False  # whether the stream has an error event
     whole: bool = False  # whether the HTTP body is complete

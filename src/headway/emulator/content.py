@@ -23,7 +23,7 @@ from headway.emulator.tokens import WORD_IDS, mix, word
 from headway.hashing import stable
 from headway.types import Path
 
-MADE_UP: Final = 32_000  # made-up token ids are below this number
+MADE_UP: Final = 32_000  # made-up token ids are smaller than this number
 
 
 class Aliases:
@@ -114,7 +114,7 @@ class PathContent:
         seed, first = stable("tokens", self.key(block)), block * self.size
         return [mix(seed, first + number) % MADE_UP for number in range(self.size)]
 
-    def add_output(self, tokens: int) -> None: ...  # nothing to do, because the output's blocks have the output's key
+    def add_output(self, tokens: int) -> None: ...  # do nothing: the output's blocks have the output's key
 
 
 Content = TokenContent | PathContent

@@ -36,12 +36,12 @@ class Histogram:
 
 
 class Moment(NamedTuple):
-    """The values of the page that can change with every step, at one time."""
+    """A snapshot of the page's values that can change with every step."""
 
     running: int
     waiting: int
-    held: int  # number of KV blocks that requests in flight use
-    queries: int  # number of prompt tokens so far
+    held: int  # number of KV blocks that are allocated to requests in flight
+    queries: int  # number of prompt tokens of all requests that have started
     hits: int
     preemptions: int
 

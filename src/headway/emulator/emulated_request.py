@@ -41,7 +41,7 @@ class Flight:
             return
         replica = self.replica
         tokens = self.sent + replica.grant_tokens(tokens - self.sent)
-        if tokens == self.sent:  # no token may be sent, because the engine crashes
+        if tokens == self.sent:  # no token may be sent, because the engine has just crashed
             return
         if self.sent == 0:
             self.first_ps = now

@@ -33,7 +33,7 @@ class Truth(Struct, forbid_unknown_fields=True):
     output_tokens: Count | None = None
     prompt_tokens: Count | None = None
     path: PathKeys | None = None
-    output_key: int | None = None  # key of the answer in the paths of later requests
+    output_key: int | None = None  # key that names the answer in the paths of later requests
     priority: float | None = None
     adapter: str | None = None
 
@@ -83,7 +83,7 @@ class EngineRequest(Struct):
 
     @property
     def priority(self) -> float:
-        """The priority: requests with higher values are served earlier. In vLLM's own field, lower values are."""
+        """The priority. Requests with higher values are served earlier, unlike in vLLM's own field `priority`."""
         if self.truth.priority is not None:
             return self.truth.priority
         return -float(self.body.priority or 0)
@@ -132,7 +132,7 @@ class Reader:
         return PathContent(Path(keys, ends), tokens, self.block_tokens, truth.output_key, number)
 
     def _script(self, kind: str, body: Body, truth: Truth, content: Content) -> Script:
-        """Return the planned answer. Its length is the load generator's, else the client's limit, else random."""
+        """Return the planned answer. Its length is the load generator's, or else the client's limit, or else random."""
         call = choose_call(body.tools, body.tool_choice, content.seed) if kind == "chat" else None
         most = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
         room = self.longest - content.prompt_tokens

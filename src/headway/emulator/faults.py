@@ -26,7 +26,7 @@ class Fault(Struct, forbid_unknown_fields=True):
     """
 
     mode: Mode
-    replica: str | None = None  # None: the replica that receives the request
+    replica: str | None = None  # name of the replica; None: the replica that receives this request
     factor: Annotated[float, Meta(gt=0, le=1e6)] = 10.0
     tokens: Annotated[int, Meta(ge=0)] = 0
     requests: Annotated[int, Meta(ge=1)] | None = None  # number of requests that fail; None: all requests

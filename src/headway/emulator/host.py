@@ -25,14 +25,14 @@ GET, POST = b"GET", b"POST"
 
 class Settings(Struct, frozen=True):
     address: str = "127.0.0.1"
-    port: int = 9100  # port of the first replica; the others use the ports after it; 0: any free ports
+    port: int = 9100  # port of the first replica; the other replicas use the following ports; 0: any free ports
     speed: float = 1.0  # simulated seconds per wall-clock second
     model: str | None = None  # another name under which clients may request the model
     mean_output: int = 128  # mean number of tokens in an answer if the request sets no length
     longest: int | None = None  # maximum number of tokens in prompt and answer together; None: the size of the KV cache
     events: str | None = None  # address for KV events, such as tcp://127.0.0.1; None: publish no events
-    events_port: int = 5557  # port of the first replica; each replica uses one port for events and the next for replays
-    tick_s: float | None = None  # /metrics shows the state at the last multiple of this; None: the current state
+    events_port: int = 5557  # first port; each replica uses one port for events and the next port for replays
+    tick_s: float | None = None  # /metrics shows the state at the last multiple of `tick_s`; None: the current state
 
 
 class Host:

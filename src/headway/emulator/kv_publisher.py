@@ -19,8 +19,8 @@ from headway.sim.instance import Instance
 from headway.sim.job import Job
 
 END: Final = (-1).to_bytes(8, "big", signed=True)
-KEPT: Final = 10_000  # number of batches that listeners can request again
-LOOK_S: Final = 0.5  # interval of checks for replay requests, because a wake-up of ZMQ can be missed
+KEPT: Final = 10_000  # number of last batches that listeners can request again
+LOOK_S: Final = 0.5  # interval of checks for replay requests, because ZMQ may not signal every request
 pack: Final = msgspec.msgpack.Encoder().encode
 
 

@@ -48,22 +48,23 @@ class Replica:
         self.name, self.model = self.instance.view.id, models[0]
         self.figures = EmulatedMetrics(self.instance, self.model, host.setup.block_tokens, host.setup.prefix_caching)
         self.limits = Limits()
-        self.held_bytes = 0  # size of the request bodies in memory
+        self.held_bytes = 0  # total size of the request bodies in memory, in bytes
         self.clients: dict[ClientConnection, None] = {}
         self.draining = False
-        self.fault, self.left = NO_FAULT, 0  # `left`: number of requests that still fail, or of tokens until the crash
+        # `left` is the number of requests that will still fail or, before a crash, of tokens that will still be sent.
+        self.fault, self.left = NO_FAULT, 0
         self.heal: asyncio.TimerHandle | None = None
         self.port = 0
         self.server: asyncio.Server | None = None
         self.publisher: KvPublisher | None = None
-        self.touched: list[tuple[Job, Content]] = []  # requests that may have new blocks to publish
+        self.touched: list[tuple[Job, Content]] = []  # requests that may have blocks that are not published yet
         self.on_end: Callable[[Flight, str], None] = lambda flight, outcome: None
         self._sweeper: asyncio.TimerHandle | None = None
 
     def seconds(self) -> float:
         return self.loop.time()
 
-    def check_sender(self, named: dict[bytes, bytes]) -> None: ...  # every sender is accepted
+    def check_sender(self, named: dict[bytes, bytes]) -> None: ...  # accept every sender
 
     def count_refusal(self, status: int) -> None:
         """Count an error that the connection itself sent, such as for an invalid request."""
@@ -71,7 +72,7 @@ class Replica:
 
     async def start(self, address: str, port: int) -> None:
         self.server = await self.loop.create_server(lambda: ClientConnection(self), address, port, backlog=4096)
-        if not self.server.sockets:  # the event loop could create no socket, and raised no error
+        if not self.server.sockets:  # the event loop created no socket, but raised no error
             self.server.close()
             raise OSError(EMFILE, os.strerror(EMFILE))
         self.port = self.server.sockets[0].getsockname()[1]
@@ -196,7 +197,7 @@ class Replica:
         self.on_end(flight, "abandoned")
 
     def transfer_params(self, flight: Flight) -> dict[str, Any]:
-        """Return the parameters by which a decode engine finds the prompt's KV blocks; {} without such a request."""
+        """Return the parameters by which a decode engine finds the prompt's KV blocks; {} if they are not requested."""
         params = flight.request.body.kv_transfer_params or {}
         if not params.get("do_remote_decode"):
             return {}

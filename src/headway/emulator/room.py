@@ -25,7 +25,7 @@ from headway.sim.setup import ClusterSetup, TransferSetup
 from headway.sim.simulated_cluster import SimulatedCluster
 from headway.types import NEVER, NO_PRIORITY, PS_PER_SECOND, Request
 
-FAST: Final = 1 << 60  # bytes per second of a link whose transfer time is negligible
+FAST: Final = 1 << 60  # bandwidth in bytes per second at which the transfer time is negligible
 UNSEEN: Final = TransferSetup(Transfer(0, FAST), 0, 1)  # transfer of KV blocks from an engine outside this process
 OFTEN: Final = 1024  # number of ended requests between two calls of `_tidy`
 USED: Final = {"started_ps": -1, "first_token_ps": -1, "cached_tokens": 0, "preemptions": 0, "loaded_tokens": 0}
@@ -99,10 +99,10 @@ class Room:
         self.rows = Rows(self.cluster.recorder, self.instances)
         self.sinks: dict[Job, Sink] = {}
         self.on_step: list[Callable[[int, int], None]] = []  # called after each step with instance index and time
-        self.on_settled: list[Callable[[int], None]] = []  # called with the time, after all events at that time
+        self.on_settled: list[Callable[[int], None]] = []  # called with the current time, after all events at that time
         self.on_tick: list[Callable[[], None]] = []  # called at each tick, after all events that were due by then
-        self.stuck: set[int] = set()  # instances that hang: their steps do not end
-        self.wires: dict[int, int] = {}  # links for KV blocks from other processes, by instance
+        self.stuck: set[int] = set()  # indexes of the instances that hang: their steps do not end
+        self.wires: dict[int, int] = {}  # index of the link for KV blocks from other processes, by instance index
         self.origin = loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ps = NEVER
@@ -137,7 +137,7 @@ class Room:
     def _hand_over(self, job: Job, index: int, source: int) -> None:
         """Make a request wait for the transfer of its KV blocks from the source instance."""
         instance = self.instances[index]
-        instance.loader.active = True  # from now on, the instance checks whether requests wait for blocks
+        instance.loader.active = True  # makes the instance check whether requests wait for blocks
         transfer = None if source < 0 else self.instances[source].transfer
         link = None if source < 0 else self.cluster.outgoing.get(source)
         if transfer is None or link is None:
@@ -293,7 +293,8 @@ class Room:
         self._timer_ps = at
         if at < NEVER:
             left = self.origin + self.seconds(at) - self.loop.time()
-            self._timer = self.loop.call_later(max(0, math.ceil(left * 1000)) / 1000, self._ring)  # uvloop rounds down
+            # Round up to milliseconds, because uvloop rounds down and would ring too early.
+            self._timer = self.loop.call_later(max(0, math.ceil(left * 1000)) / 1000, self._ring)
 
     def _ring(self) -> None:
         self._timer, self._timer_ps = None, NEVER

@@ -10,7 +10,7 @@ from headway.emulator.tokens import WIDTH, WORDS, mix, word
 from headway.errors import HeadwayError
 
 DEEPEST: Final = 16
-MOST: Final = 4096  # maximum number of values in the arguments of a call
+MOST: Final = 4096  # maximum number of made-up values in the arguments of a call
 
 
 class Call(Struct):

@@ -17,7 +17,7 @@ import msgspec
 from headway.hashing import stable
 
 WIDTH: Final = 4  # number of bytes in a token
-TOP: Final = 0xFFFFFF00  # id of the first special token; no text contains the bytes of such an id
+TOP: Final = 0xFFFFFF00  # lowest id of a special token; no text contains the bytes of such an id
 END: Final = TOP
 ROLES: Final = {role: TOP + 1 + number for number, role in enumerate(("system", "user", "assistant", "tool"))}
 OTHER_ROLE: Final = TOP + 16

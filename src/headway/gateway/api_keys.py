@@ -40,7 +40,7 @@ class ApiKey(Struct):
 class Refusal(Struct, frozen=True):
     status: int
     why: str
-    retry_after: int = 1  # seconds
+    retry_after: int = 1  # number of seconds after which the client may retry
 
 
 UNKNOWN: Final = Refusal(401, "the API key is missing or unknown")

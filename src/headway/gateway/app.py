@@ -99,7 +99,8 @@ class App:
             self.peers = Peers(clock, plane, fleet, waiting, self.orders, config.peers)
             self.orders.pass_on = self.peers.order
         optional = (self.listener, self.handover, self.peers, self.records, self.tracing)
-        self.components: list[Component] = [self.tokens, self.signals, self.checks, self.canary]  # in starting order
+        # The components start in this order.
+        self.components: list[Component] = [self.tokens, self.signals, self.checks, self.canary]
         self.components += [part for part in optional if part is not None]
         self._observe()
         if config.etcd is not None:
@@ -129,7 +130,7 @@ class App:
     def _tracing(self) -> Tracing | None:
         if self.config.otel is None:
             return None
-        from headway.gateway.observing.request_spans import Tracing  # needs OpenTelemetry
+        from headway.gateway.observing.request_spans import Tracing  # imported here, because it needs OpenTelemetry
 
         return Tracing(self.clock, self.plane, self.decisions, self.config.otel)
 

@@ -29,7 +29,7 @@ class ChatTemplate:
 
     @classmethod
     def find(cls, folder: Path, file_name: str | None = None) -> ChatTemplate | None:
-        """Read `file_name`, else chat_template.jinja, else tokenizer_config.json. Return None without a template."""
+        """Read `file_name`, else chat_template.jinja, else tokenizer_config.json; None if there is no template."""
         settings = _json(folder / "tokenizer_config.json")
         special = {name: _content(settings[name]) for name in SPECIAL if settings.get(name) is not None}
         file = folder / (file_name or "chat_template.jinja")

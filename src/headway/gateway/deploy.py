@@ -216,14 +216,14 @@ def _error_message(error: urllib.error.HTTPError) -> str:
 class FileTarget:
     def __init__(self, path: Path, admin: AdminApi | None) -> None:
         self.file = GatewayFile(path)
-        if not any(key in self.file.document for key in ("backends", "etcd", "admin")):  # maybe a bundle
+        if not any(key in self.file.document for key in ("backends", "etcd", "admin")):  # the file may be a bundle
             raise HeadwayError(f"--to: {path} is not a gateway's file: it has no `backends`, `etcd` or `admin`.")
         self.admin = admin or AdminApi.of(self.file.document)
 
     def change(self, policies: Json, share: float | None) -> Change:
         file = self.file
         block = with_policies({**self._before(), CANARY: file.document.get(CANARY)}, policies, share)
-        # New policies in force end the canary.
+        # New policies in force end the canary, so remove the canary's key from the file.
         keys = {"policies": block, CANARY: None} if share is None else {CANARY: block[CANARY]}
         return Change(str(file.path), file.text, file.with_blocks(keys), read_policies(block))
 
@@ -237,7 +237,8 @@ class FileTarget:
     def carry_out(self, change: Change, wait_s: float) -> str:
         if self.admin is not None:
             try:
-                self.admin.ask("/policies")  # if this fails, the result could not be verified, so write nothing
+                # If this raises, write nothing, because the admin API could not confirm the change.
+                self.admin.ask("/policies")
             except HeadwayError as error:
                 raise HeadwayError(f"{str(error).rstrip('.')}; {self.file.path} is unchanged.") from None
         self.file.write(change.after)

@@ -47,8 +47,9 @@ class Services(Struct):
     timeouts: Timeouts
     retries: int
     count_retry: Callable[[str], None]
-    on_end: list[EndListener] = []  # called for each exchange that has ended
-    split: Callable[[Exchange], None] | None = None  # sends an exchange to a prefill and a decode engine
+    on_end: list[EndListener] = []  # called when an exchange has ended
+    # Sends an exchange to a prefill and a decode engine. If None, the decode engine also computes the prompt.
+    split: Callable[[Exchange], None] | None = None
 
     def report_end(self, exchange: Exchange, now_ps: int, outcome: str, why: str) -> None:
         waiting = self.waiting
@@ -75,7 +76,7 @@ class Exchange:
     marks: list[bytes] = field(default_factory=list)  # additional header lines of the answer
     tally: AnswerTally = field(init=False)
     flight: Flight | None = None
-    handing: Handing | None = None  # set while another engine computes the prompt
+    handing: Handing | None = None  # the handover, while another engine computes the prompt; otherwise None
     backend: Backend | None = None
     upstream: Upstream | None = None
     attempts: int = 0
@@ -86,9 +87,9 @@ class Exchange:
     again: bool = False  # whether to discard the engine's answer, and then try another engine
     chunked: bool = False
     opening: bytes = b""  # head of the answer, kept until it is sent together with the first piece of the body
-    sent_ps: int = -1  # when the request was sent to its engine; -1: not yet
-    first_ps: int = -1  # when the first content of the answer arrived; -1: not yet
-    since: float = 0.0  # start of the wait for the engine's next data
+    sent_ps: int = -1  # time at which the request was sent to its engine; -1: not yet
+    first_ps: int = -1  # time at which the first content of the answer arrived; -1: not yet
+    since: float = 0.0  # time at which the wait for the engine's next data began, in seconds
     patience: float = 0.0  # maximum wait for the engine's next data, in seconds
     alarm: Any = None  # timer of the request's deadline
 
@@ -128,7 +129,7 @@ class Exchange:
             if self.services.split is not None:
                 self.services.split(self)
                 return
-            self.services.plane.handed(self.sent_ps, self.request.id)  # one engine serves both phases
+            self.services.plane.handed(self.sent_ps, self.request.id)  # the decode engine also computes the prompt
         self.send_to(backend)
 
     def send_to(self, backend: Backend) -> None:

@@ -48,7 +48,7 @@ def open_more() -> None:
     """Raise the limit of open files. Each stream needs two open sockets, and the default limit is often 1024."""
     try:
         import resource
-    except ImportError:  # Windows
+    except ImportError:  # Windows does not have this module
         return
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -128,11 +128,11 @@ class Crew:
         self.port: int = self.keeper.getsockname()[1]
         self.workers: dict[int, Worker] = {}
         self.ending = False
-        self.error = ""  # error message of the first worker that cannot serve
+        self.error = ""  # error message of the first worker that could not serve; empty if all serve
 
     def start(self, number: int) -> None:
         here, there = context.Pipe(duplex=False)
-        sockets = [f"unix:{self.folder.name}/{place}.sock" for place in range(self.count)]  # in a private folder
+        sockets = [f"unix:{self.folder.name}/{place}.sock" for place in range(self.count)]  # the folder is private
         peers = PeerSettings(sockets.pop(number), tuple(sockets), "", f"worker-{number}", key=self.key, orders=True)
         arguments = (self.source, number, peers, self.port, self.drain_s, there)
         process = context.Process(target=_work, args=arguments, name=f"headway-{number}")

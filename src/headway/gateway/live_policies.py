@@ -11,7 +11,7 @@ from headway.policies.bundle import Bundle
 from headway.policies.registry import DEFAULT_POLICIES
 from headway.types import Json
 
-STAGES: Final = ("admission", "priority", "flow", "routing")  # the stages that a gateway runs
+STAGES: Final = ("admission", "priority", "flow", "routing")  # the policy stages that a gateway runs
 FILE_KEYS: Final = ("path", "file", "policies")  # a string under one of these keys is the name of a file
 # A scenario plans its load, so its default admits every request. A live gateway limits the requests in flight.
 DEFAULTS: Final = {**DEFAULT_POLICIES, "admission": {"name": "max-concurrency", "max_queue": 1024}}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headway.gateway.shadow.shadows import Shadows
     from headway.gateway.waiting import Waiting
 
-LOGGED: Final = 20  # the log shows the first failures of each arm, up to this number, and then every thousandth failure
+LOGGED: Final = 20  # number of failures of each arm that are all logged; after them, every thousandth is logged
 log = logging.getLogger("headway.gateway")
 
 
@@ -75,7 +75,7 @@ class PolicySwitch:
 class Orders:
     def __init__(self, clock: Clock, plane: Plane, fleet: Fleet, shadows: Shadows, switch: PolicySwitch) -> None:
         self.clock, self.plane, self.fleet, self.shadows, self.switch = clock, plane, fleet, shadows, switch
-        self.pass_on: Callable[..., None] | None = None  # sends an order to the other processes
+        self.pass_on: Callable[..., None] | None = None  # sends an order to the other processes; None: there are none
 
     def give(self, *order: Any) -> None:
         """Carry out an order here and in the other processes."""

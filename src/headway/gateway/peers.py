@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headway.gateway.waiting import Waiting
 
 LONGEST: Final = 64 * 1024 * 1024  # maximum size of a message, in bytes
-MOST_TOUCHES: Final = 20_000  # maximum number of prompts in a message; the rest are dropped
+MOST_TOUCHES: Final = 20_000  # maximum number of prompts in a message; further prompts are dropped
 RETRY_S: Final = 0.5  # pause before a new attempt to connect
 FIGURES_S: Final = 1.0
 HELLO_S: Final = 5.0
@@ -50,7 +50,7 @@ class PeerSettings(Struct, frozen=True):
     name: Annotated[str | None, Doc("name of this gateway among its peers", default="host and `listen`")] = None
     interval_s: Annotated[PositiveSeconds, "time between two messages to the peers"] = 0.05
     key: Annotated[bytes, INTERNAL] = b""
-    orders: Annotated[bool, INTERNAL] = False  # True: the peers are processes of one gateway, and obey its orders
+    orders: Annotated[bool, INTERNAL] = False  # True: the peers are processes of one gateway and obey its orders
 
     def validate(self, where: str) -> PeerSettings:
         key = os.environ.get(self.key_env, "").encode()
@@ -63,8 +63,8 @@ class PeerSettings(Struct, frozen=True):
 
 
 class Message(Struct, omit_defaults=True):
-    counts: dict[str, Counts] = {}  # changed counts, by engine
-    touches: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []  # engine, keys and ends of each prompt sent
+    counts: dict[str, Counts] = {}  # counts that changed since the last message, by the engine's name
+    touches: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []  # for each sent prompt: engine, keys and ends
     figures: Json | None = None
     orders: list[list[Any]] = []
 
@@ -81,7 +81,7 @@ class Peers:
         self.clock, self.plane, self.fleet, self.waiting = clock, plane, fleet, waiting
         self.operator, self.settings = orders, settings
         self.figures: dict[str, Json] = {}  # metrics of the peers, by the peer's name
-        self.snapshot: Callable[[], Json] | None = None  # returns this process's metrics
+        self.snapshot: Callable[[], Json] | None = None  # function that returns this process's metrics
         self.orders: list[list[Any]] = []  # orders to send with the next message
         self.connected: dict[str, asyncio.StreamWriter] = {}  # outgoing connections, by address
         self._senders: dict[str, asyncio.StreamWriter] = {}  # incoming connections, by the peer's name

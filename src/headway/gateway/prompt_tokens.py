@@ -33,12 +33,12 @@ from headway.gateway.request_body import Body, Digest, path_of
 from headway.hashing import stable
 from headway.types import Path
 
-Prompt = tuple[Path, int]  # block keys and number of tokens
+Prompt = tuple[Path, int]  # the prompt's block keys and its number of tokens
 Ids = Sequence[int]
 TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 BY_BYTES: Final = 1024 * 1024  # prompts with more bytes than this are hashed in a thread
 BY_TOKENS: Final = 1024  # prompts with more bytes than this are tokenized in a thread
-STRETCH: Final = 2048  # number of tokens to hash before other threads may run
+STRETCH: Final = 2048  # number of tokens that a thread hashes before it lets other threads run
 WAITING: Final = 256  # maximum number of prompts in the thread pool; the bytes of further prompts are hashed instead
 MODELS: Final = 1000  # maximum number of models whose root key is cached
 _texts = msgspec.json.Decoder(str | list[str | TokenId | list[TokenId]])
@@ -159,7 +159,7 @@ class TokenHasher(Hasher):
             count = sum(map(len, many))
             ids = many[0].ids if hasattr(many[0], "ids") else many[0]
             return self._keys(body.model, ids, breathe), max(1, count)
-        except Exception:  # raised by the template, or by a malformed body
+        except Exception:  # the template may raise any exception, and so may a malformed body
             self.unread += 1
             return super().path(body)
 
@@ -219,7 +219,7 @@ class Tokens:
             name: TokenHasher(settings, model, self.pool, f"tokens.models.{name}.path")
             for name, model in settings.models.items()
         }
-        self.default = Hasher(settings)  # used for models that are not listed
+        self.default = Hasher(settings)  # hasher of the models that are not listed in the settings
         if settings.path is not None:
             model = ModelTokens(settings.path, settings.chat_template)
             self.default = TokenHasher(settings, model, self.pool, "tokens.path")
@@ -259,7 +259,7 @@ def _load(file: File, where: str) -> Any:
         raise HeadwayError(f"{where}: {file} does not exist. Name a model's folder or its tokenizer.json.")
     try:
         tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises plain `Exception`
+    except Exception as error:  # the tokenizer library raises plain `Exception`
         raise HeadwayError(f"{where}: {file} is not a tokenizer ({one_line(error)}).") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()

@@ -12,7 +12,7 @@ FIRST: Final = 256  # size of a prompt's first blocks, in bytes; a later block's
 LEAST: Final = 64  # minimum size of a prompt that has a block key, in bytes
 ENDS: Final = b']"'
 LONGEST_MODEL: Final = 1024  # maximum length of a model's name, in characters
-Digest = Callable[[bytes | memoryview, int], int]  # arguments: data and seed
+Digest = Callable[[bytes | memoryview, int], int]  # a hash function; its arguments are the data and a seed
 Fields = dict[str, Raw]
 NOTHING: Final = (b"null", b"false")
 
@@ -25,14 +25,14 @@ class Body(Struct):
     messages: Raw = Raw()
     prompt: Raw = Raw()
     input: Raw = Raw()
-    max_tokens: int | float | None = None  # some engines also accept 5.0
+    max_tokens: int | float | None = None  # a float, because some engines accept 5.0
     max_completion_tokens: int | float | None = None
     user: str | None = None
     tools: Raw = Raw()
     chat_template_kwargs: Raw = Raw()
     add_generation_prompt: Raw = Raw()
     add_special_tokens: Raw = Raw()
-    # Fields of KV transfer.
+    # Fields of KV transfer, which only the gateway may set.
     kv_transfer_params: Raw = Raw()
     bootstrap_host: Raw = Raw()
     bootstrap_port: Raw = Raw()

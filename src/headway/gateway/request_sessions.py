@@ -58,7 +58,7 @@ class SessionSettings(Struct, frozen=True):
 
 
 def of_messages(messages: bytes, tenant: str = "") -> str | None:
-    """Return `~` and a hash of the messages up to the end of the first user message; None without a user message."""
+    """Return `~` and a hash of the messages up to the end of the first user message; None if there is none."""
     opening = OPENING.match(messages)
     end = -1 if opening is None else _end_of_plain(messages, opening.end())
     if end < 0:

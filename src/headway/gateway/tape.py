@@ -82,7 +82,7 @@ def _lock(out: BinaryIO) -> None:
     """Lock the file. If another process has locked it, raise BlockingIOError."""
     try:
         import fcntl
-    except ImportError:  # Windows
+    except ImportError:  # Windows does not have this module
         return
     fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -102,7 +102,7 @@ def _open_empty(file: File) -> BinaryIO:
 
 
 def _write_request(now_ps: int, payload: tuple[Request]) -> tuple[Any, ...]:
-    """Return a request's fields, with times relative to each other and with the path split into keys and ends."""
+    """Return a request's fields, with the age in ns instead of the arrival, and with the path as keys and ends."""
     request = payload[0]
     deadline = None if request.deadline_ps is None else request.deadline_ps - request.arrival_ps
     number, arrival_ps, tokens, path, *fields = astuple(replace(request, deadline_ps=deadline))
@@ -144,7 +144,7 @@ class Replayed(Struct, frozen=True):
     inputs: int
     decisions: int
     different: int
-    differences: list[Difference]  # the first differences, at most `SHOWN`
+    differences: list[Difference]  # the first differences between recorded and replayed decisions, at most `SHOWN`
     seconds: float  # duration of the recorded traffic
 
 

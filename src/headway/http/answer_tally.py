@@ -5,13 +5,13 @@ from typing import Final
 
 EVENT: Final = b"data: {"
 CONTENT: Final = re.compile(rb'"(?:content|text|reasoning_content|arguments)": ?"[^"]')
-USAGE: Final = re.compile(rb'"completion_tokens": ?(\d{1,9})')  # at most 9 digits, because an engine may write anything
+USAGE: Final = re.compile(rb'"completion_tokens": ?(\d{1,9})')  # at most 9 digits: an invalid count may be very long
 CACHED: Final = re.compile(rb'"cached_tokens": ?(\d{1,9})')
 PROMPT: Final = re.compile(rb'"prompt_tokens": ?(\d{1,9})')
 USAGE_FIELD: Final = b'"usage"'
 LONGEST_USAGE: Final = 512  # maximum size of the usage field, in bytes
 TOKEN_COUNT: Final = b'"completion_tokens"'
-TAIL: Final = 4096  # number of bytes to keep of an answer's end, which contains its usage
+TAIL: Final = 4096  # number of bytes to keep from the end of an answer, which contains the usage field
 
 
 class AnswerTally:
@@ -19,10 +19,10 @@ class AnswerTally:
 
     def __init__(self, stream: bool) -> None:
         self.stream = stream
-        self.first = False  # whether content has arrived
+        self.first = False  # whether content of the stream has arrived
         self.events = 0
         self.tail = b""
-        self._read: bytes | None = None  # the tail from which `_tokens` was read
+        self._read: bytes | None = None  # the tail from which `_tokens` was read; None: not read yet
         self._tokens = 0
 
     def count(self, data: bytes) -> bool:

@@ -43,7 +43,7 @@ class Asker(Protocol):
     """The sender of a request: an exchange with a client, or a part of an exchange. The connection calls the asker's
     methods as the answer arrives."""
 
-    until_close: bool  # whether the end of the connection ends the answer
+    until_close: bool  # whether the engine ends the answer by closing the connection
 
     def on_head(self, upstream: Upstream, status: int, fields: Fields) -> None: ...
 
@@ -69,9 +69,9 @@ class Upstream(asyncio.Protocol):
         self.fields: list[tuple[bytes, bytes]] = []
         self.head = b""  # the part of the answer's head that has arrived
         self.has_head = self.complete = self.keep = False
-        self.more = False  # whether part of the body arrived with the head
+        self.more = False  # whether a part of the body arrived together with the head
         self.active = False  # whether data was forwarded since the last check for a silent engine
-        self.write: Callable[[bytes], None] | None = None  # writes to the client, bypassing the asker
+        self.write: Callable[[bytes], None] | None = None  # if set, forwards data directly to the client
 
     # --- the transport -----------------------------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ class Upstream(asyncio.Protocol):
             return
         write(data)
         tally = self.tally
-        tally.events += data.count(EVENT)  # inlined from `AnswerTally.count`
+        tally.events += data.count(EVENT)  # the code of `AnswerTally.count`, inlined to save a call
         if data.find(TOKEN_COUNT) >= 0:
             tally.tail = data
         self.active = True
@@ -168,7 +168,7 @@ class Upstream(asyncio.Protocol):
                 exchange.on_complete()
             else:
                 exchange.on_broken(self, "the connection was lost")
-        self.parser = None  # breaks the reference cycle
+        self.parser = None  # break the reference cycle between connection and parser
 
     def close(self) -> None:
         if self.transport is not None:
@@ -208,7 +208,7 @@ def end_of_head(data: bytes) -> int:
     start = 0
     while True:
         end = data.index(b"\r\n\r\n", start) + 4
-        if data[start + 9 : start + 10] != b"1":  # the status begins with 1, as in HTTP/1.1 100
+        if data[start + 9 : start + 10] != b"1":  # the status is not 1xx, such as 100, so this is the final head
             return end
         start = end
 

@@ -17,8 +17,8 @@ from headway.http.replies import error_body, head_of
 
 Fields = list[tuple[bytes, bytes]]
 PIPELINED: Final = 4  # number of waiting requests on a connection at which reading pauses
-STRANGERS: Final = 64 * 1024  # number of bytes of a body that are read before the key is checked
-LINGER_S: Final = 5.0  # time for a refused client to stop sending and read the reason
+STRANGERS: Final = 64 * 1024  # number of bytes of a body that may arrive before the client's key is checked
+LINGER_S: Final = 5.0  # time that a refused client has to stop sending and to read the reason, in seconds
 MANY_FIELDS: Final = "the request has too many header fields"
 LONG_HEAD: Final = "the head of the request is too long"
 NO_UPGRADE: Final = "the connection cannot be upgraded"
@@ -34,7 +34,7 @@ class Limits(Struct, frozen=True):
     head_s: Annotated[PositiveSeconds, "time to send a head, from its first byte or the start of the connection"] = 10.0
     body_s: Annotated[PositiveSeconds, "time to send a body"] = 60.0
     idle_s: Annotated[PositiveSeconds, "idle time between requests on a connection"] = 75.0
-    unsent_bytes: Annotated[int, INTERNAL] = 256 * 1024  # maximum number of buffered bytes of an answer
+    unsent_bytes: Annotated[int, INTERNAL] = 256 * 1024  # number of unsent bytes at which an answer pauses
     unread_s: Annotated[PositiveSeconds, "time for which a client may read nothing of its answer"] = 60.0
     connections: Annotated[Positive, "open connections of all clients together"] = 16_384
     held_bytes: Annotated[Positive, "size of all bodies in memory: those that arrive, and those in flight"] = 1 << 30
@@ -47,7 +47,7 @@ class Incoming(Struct):
     body: bytes
     keep_alive: bool
     version: str
-    named: dict[bytes, bytes]  # fields by name; if a name occurs several times, its last value
+    named: dict[bytes, bytes]  # values of header fields by name; the last value if a name occurs several times
 
 
 class Answering(Protocol):
@@ -70,7 +70,7 @@ class Host(Protocol):
 
     limits: Limits
     clients: dict[ClientConnection, None]
-    held_bytes: int  # size of all request bodies in memory
+    held_bytes: int  # total size of all request bodies in memory, in bytes
     draining: bool
 
     @property
@@ -93,20 +93,20 @@ class ClientConnection(asyncio.Protocol):
         self.waiting: deque[Incoming] = deque()
         self.parser: Any = httptools.HttpRequestParser(self)
         self.stage = "idle"  # what the connection waits for: "idle" (a request), "head" or "body"
-        self.since = 0.0  # time at which the stage began
+        self.since = 0.0  # time at which `stage` last changed
         self.paused = self.closing = self.beginning = False
-        self.refusal: tuple[int, str] | None = None  # error to send after the pending answers
-        self.stuck: tuple[int, float] | None = None  # number of unread bytes, and time at which it last shrank
+        self.refusal: tuple[int, str] | None = None  # status and reason of an error to send after the pending answers
+        self.stuck: tuple[int, float] | None = None  # number of unsent bytes, and time at which it last shrank
         self.transport: Any = None
         self.head_bytes = 0
-        self.loose = 0  # number of framing bytes since the last content of a body
+        self.loose = 0  # number of framing bytes since the last piece of content in a request body
         self.fields: Fields = []
-        self.head_fields: Fields = []  # fields of the complete head, without trailers
+        self.head_fields: Fields = []  # header fields of the current request, without trailers
         self.named: dict[bytes, bytes] = {}
         self.target = b""
         self.body: list[bytes] = []
-        self.held = 0  # size of this connection's request bodies in memory
-        self.answering_bytes = 0  # size of the current request's body
+        self.held = 0  # total size of this connection's request bodies in memory, in bytes
+        self.answering_bytes = 0  # size of the body of the request that is being answered, in bytes
 
     # --- the transport -----------------------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class ClientConnection(asyncio.Protocol):
         self.waiting.clear()
         self.host.held_bytes -= self.held
         self.held = self.answering_bytes = 0
-        self.parser = None  # breaks the reference cycle
+        self.parser = None  # break the reference cycle between connection and parser
         if self.exchange is not None:
             self.exchange.client_gone()
 
@@ -291,7 +291,7 @@ class ClientConnection(asyncio.Protocol):
                 self.transport.resume_reading()
             try:
                 self.host.begin(self, incoming)
-            except Exception:  # for example from a policy; the other clients must not be affected
+            except Exception:  # for example raised by a policy; other clients must not be affected
                 log.exception("failed to begin a request")
                 self.fail()
         self.beginning = False

@@ -29,7 +29,7 @@ class _Share(Struct, frozen=True):
     share: Fraction = Fraction(1)
     group: str = ""
     tokens: int = 0
-    included: int = 0  # tokens of the prefix that the lengths of the prompts include
+    included: int = 0  # number of prefix tokens that the lengths of the prompts include
 
 
 def export_workload(workload: WorkloadSpec, seed: int = 0) -> Translation:
@@ -148,7 +148,7 @@ def _client(tenant: Tenant, share: _Share, total: Fraction, notes: list[str]) ->
     if tenant.closed_loop is not None:
         think = _constant_us(tenant.closed_loop.think_time, f"{place['closed_loop']}.think_time")
         client |= {"concurrency": tenant.closed_loop.concurrency, "think_time_us": think}
-        client["arrival"] = {"process": "constant"}  # BLIS requires the key and ignores it
+        client["arrival"] = {"process": "constant"}  # BLIS requires this key, but ignores it for such a client
     else:
         assert tenant.rate is not None
         client["rate_fraction"] = plain(float(tenant.rate * share.share / total))

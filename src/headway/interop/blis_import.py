@@ -25,7 +25,7 @@ from headway.workload.spec import WorkloadSpec
 from headway.workload.tenants import DEFAULT
 
 CLASSES: Final = ("critical", "standard", "sheddable", "batch", "background")
-OLD_CLASSES: Final = {"realtime": "critical", "interactive": "standard"}  # SLO classes of version 1
+OLD_CLASSES: Final = {"realtime": "critical", "interactive": "standard"}  # SLO class of version 1 -> class of version 2
 ARRIVALS: Final = ("poisson", "gamma", "weibull", "constant")
 UNSUPPORTED: Final = {
     "cohorts": "Write the members as clients.",
@@ -134,7 +134,7 @@ def import_workload(document: Any, where: str) -> Translation:
 
 
 def _limits(spec: Spec, workload: Json) -> Json:
-    """Return a workload with the limits of the specification, unless its own are lower."""
+    """Return a workload with the limits of the specification. Keep a limit of the workload if it is lower."""
     result = dict(workload)
     if spec.num_requests > 0:
         result["requests"] = min(spec.num_requests, workload.get("requests", spec.num_requests))

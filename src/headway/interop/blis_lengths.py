@@ -1,8 +1,8 @@
 """Translate length distributions between BLIS and a workload.
 
 In BLIS, the length of an input excludes its shared prefix. In a workload, the length of a prompt includes the prefix,
-unless `prefix.added` is set. The import sets it. Without it, the export shifts the distribution of a prompt by the
-length of the prefix; only some distributions can be shifted.
+unless `prefix.added` is set. The import sets `prefix.added`. If a workload does not set it, the export shifts the
+distribution of a prompt by the length of the prefix; only some distributions can be shifted.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,8 @@ from headway.types import Json
 from headway.workload import shapes
 from headway.workload.shapes import MAX_TOKENS
 
-MOST_VALUES: Final = 4096  # maximum number of values of a uniform distribution that becomes an empirical one
-DIGITS: Final = 10  # number of significant digits of a mean or a standard deviation computed from logarithms
+MOST_VALUES: Final = 4096  # maximum number of values of a uniform distribution that is written as an empirical one
+DIGITS: Final = 10  # number of significant digits of a mean or standard deviation that is computed from logarithms
 PARAMETERS: Final = {
     "gaussian": ("mean", "std_dev", "min", "max"),
     "exponential": ("mean",),
@@ -28,7 +28,7 @@ PARAMETERS: Final = {
     "pareto_lognormal": ("alpha", "xm", "mu", "sigma", "mix_weight"),
     "constant": ("value",),
 }
-BOUNDED: Final = ("exponential", "lognormal")  # types with optional `min` and `max`
+BOUNDED: Final = ("exponential", "lognormal")  # distributions with optional parameters `min` and `max`
 
 
 class Dist(Struct):

@@ -21,12 +21,13 @@ from headway.types import Json
 
 PRIORITIES: Final = {"critical": 4, "standard": 3, "batch": -1, "sheddable": -2, "background": -3}
 LRU_BLOCKS: Final = 10_000  # size of BLIS's router-side prefix index, in blocks per instance
-CAPACITY: Final = 10_000  # BLIS's defaults of a token bucket: capacity in tokens, refill in tokens per second
+# BLIS's defaults of a token bucket: capacity in tokens, and refill rate in tokens per second.
+CAPACITY: Final = 10_000
 REFILL: Final = 1_000
 DEFAULT_SCORERS: Final = {"precise-prefix-cache": 2.0, "queue-depth": 1.0, "kv-utilization": 1.0}
 ROUTING: Final = ("round-robin", "least-loaded", "weighted", "always-busiest", "prefix-affinity")
 SCHEDULERS: Final = ("fcfs", "priority-fcfs", "sjf", "reverse-priority")
-USES: Final[dict[str, tuple[str, ...]]] = {  # keys that each admission policy of BLIS uses
+USES: Final[dict[str, tuple[str, ...]]] = {  # admission policy of BLIS -> keys that it uses
     "always-admit": (),
     "token-bucket": ("token_bucket_capacity", "token_bucket_refill_rate"),
     "reject-all": (),
@@ -34,7 +35,7 @@ USES: Final[dict[str, tuple[str, ...]]] = {  # keys that each admission policy o
     "gaie-legacy": ("gaie_qd_threshold", "gaie_kv_threshold"),
 }
 TWICE: Final = "BLIS counts a dispatched request twice in an instance's load, Headway once"
-SCORERS: Final = {  # scorer of BLIS -> Headway's scorer, and the difference if there is one
+SCORERS: Final = {  # scorer of BLIS -> Headway's scorer, and their difference ("" if they are equal)
     "prefix-affinity": ("prefix-affinity", ""),
     "precise-prefix-cache": (
         "prefix-affinity",
@@ -142,7 +143,7 @@ def import_policies(document: Any, where: str) -> Translation:
     if "policies" in rest:
         policies |= rest.pop("policies")
     for stage in policies:
-        Policies(**{stage: policies[stage]}).explicit(stage)  # raises an error if the policy is invalid
+        Policies(**{stage: policies[stage]}).explicit(stage)  # raises an error if the translated policy is invalid
     return Translation({"policies": policies, **rest}, list(dict.fromkeys(notes)))
 
 
@@ -164,7 +165,7 @@ def _admit(admission: _Admission, priorities: dict[str, int], where: str, notes:
         return _shed(admission, priorities, where, notes)
     if name == "gaie-legacy":
         queue, kv = admission.gaie_qd_threshold, admission.gaie_kv_threshold
-        return {  # rejects from a mean saturation of 1 on, as a step of the probability
+        return {  # reject if the mean saturation is 1 or more: between `low` and `high`, the probability jumps to 1
             "name": "probabilistic",
             "low": 0.999999,
             "high": 1.0,

@@ -12,12 +12,13 @@ from headway.interop import plain
 from headway.types import PS_PER_SECOND, PS_PER_US, Json
 
 AUTOSCALING: Final = ("node_pools", "autoscaler", "instance_lifecycle")
-GPUS: Final = {"a100-80": "a100-80gb"}  # names that differ, other than in case
-NEVER: Final = 10_000  # queue length above which Headway would measure the compute capacity; BLIS does not
+GPUS: Final = {"a100-80": "a100-80gb"}  # BLIS's name of a GPU -> Headway's name, if they differ in more than case
+# Queue length from which Headway measures the compute capacity. BLIS does not measure it, so the length is unreachable.
+NEVER: Final = 10_000
 
 
 class _Delay(Struct):
-    mean: float = 0.0  # seconds
+    mean: float = 0.0  # in seconds
     stddev: float = 0.0
 
 
@@ -34,7 +35,7 @@ class _Pool(Struct):
 
 
 class _Analyzer(Struct):
-    kv_cache_threshold: float = 0.0  # 0: BLIS's default
+    kv_cache_threshold: float = 0.0  # 0 means BLIS's default, here and in the next fields
     scale_up_threshold: float = 0.0
     scale_down_boundary: float = 0.0
     avg_input_tokens: float = 0.0
@@ -46,7 +47,7 @@ class _Autoscaler(Struct):
     scale_down_stabilization_window_us: float = 0.0
     hpa_scrape_delay: Any = None
     analyzer: Any = None
-    scale_up_cooldown_us: float = 0.0  # names in earlier versions of BLIS
+    scale_up_cooldown_us: float = 0.0  # this field and the next have names of earlier versions of BLIS
     scale_down_cooldown_us: float = 0.0
     actuation_delay: Any = None
 

@@ -12,13 +12,13 @@ from headway.errors import HeadwayError
 from headway.interop import plain
 from headway.types import PS_PER_SECOND, PS_PER_US, Json
 
-PREFIX_TOKENS: Final = 50  # BLIS's default length of a shared prefix
+PREFIX_TOKENS: Final = 50  # BLIS's default length of a shared prefix, in tokens
 CLIENT_TIMEOUT_US: Final = 300_000_000  # BLIS's default timeout of clients that wait for answers
 
 
 class Stage(Struct):
     rate: float
-    duration: int  # seconds
+    duration: int  # in seconds
 
 
 class SharedPrefix(Struct):
@@ -72,7 +72,7 @@ def _stages(keys: InferencePerf, where: str) -> list[Stage]:
 
 
 def _load(stages: list[Stage], notes: list[str]) -> Json:
-    """Return the keys of an open loop; its users are not told apart, because their arrivals add up to one process."""
+    """Return the keys of an open loop, without separate users, because their arrivals add up to one process."""
     base = stages[0].rate
     load: Json = {"rate": f"{plain(base)}/s"}
     if len(stages) == 1:

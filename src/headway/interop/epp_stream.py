@@ -36,7 +36,7 @@ class Pick(Exchange):
 
     __slots__ = ()
 
-    client: Any  # a `Stream`
+    client: Any  # the `Stream` of the gateway's call
 
     def begin(self, now_ps: int) -> None:
         places = self.client.places()
@@ -52,7 +52,7 @@ class Pick(Exchange):
             self.client.name_target(self, backend)
             return
         with self.services.plane.confine(self.services.clock.now_ps(), self.request, places) as enough:
-            if enough:  # a queued request was routed among all engines, not only the allowed ones
+            if enough:  # when a request leaves the queue, it is routed among all engines, so route it again
                 self._retry("not allowed")
                 return
         self.refuse(503, "none of the endpoints that the gateway allows can serve this request", outcome="failed")
@@ -71,7 +71,7 @@ class Pick(Exchange):
         assert self.backend is not None and self.flight is not None
         self.status, self.sent = status, True
         self.services.health.record_status(self.backend, status)
-        if self.flight.prefill is not None:  # an answer means that the prefill is complete
+        if self.flight.prefill is not None:  # the answer has begun, so the prefill is complete
             self.services.plane.handed(self.services.clock.now_ps(), self.request.id)
 
     def pass_body(self, data: bytes) -> None:
@@ -89,7 +89,7 @@ class Pick(Exchange):
 class Stream:
     """A gateway's call. The reply to each message is a list of messages. If `over` is set, no more replies follow."""
 
-    paused = False  # part of a client connection's interface; the gateway paces its own clients
+    paused = False  # part of a client connection's interface; False, because the gateway paces its clients
 
     def __init__(self, reception: Reception, services: Services) -> None:
         self.reception, self.services = reception, services
@@ -103,7 +103,7 @@ class Stream:
         self._modes = (FULL_DUPLEX, FULL_DUPLEX)
         self._allowed: frozenset[str] | None = None
         self._replies: asyncio.Future[list[Any]] = services.clock.loop.create_future()
-        self._pick: Pick | None = None  # set on dispatch
+        self._pick: Pick | None = None  # the routed request; None until it is dispatched
 
     async def hear(self, message: Any) -> list[Any]:
         if message.HasField("protocol_config"):
@@ -120,7 +120,7 @@ class Stream:
         pick = self.exchange
         if pick is None or pick.over:
             return
-        if pick.status and not self._modes[1]:  # the gateway does not send the answer's body
+        if pick.status and not self._modes[1]:  # the gateway does not send the answer's body, so the answer is complete
             pick.complete()
         else:
             pick.client_gone()
@@ -153,7 +153,7 @@ class Stream:
             self.reception.count_refusal(413)
             self.answer(None, 413, error_body(413, most))
             return await self._replies
-        if not piece.end_of_stream and self._modes[0] != BUFFERED:  # a buffered body is whole even if trailers follow
+        if not piece.end_of_stream and self._modes[0] != BUFFERED:  # a buffered body is complete, even before trailers
             return []
         return await self._decide("request_body" if self._modes[0] == BUFFERED else "request_headers", True)
 
@@ -171,7 +171,7 @@ class Stream:
         incoming = Incoming(self._method, self._path, self._fields, body, True, "2", dict(self._fields))
         try:
             self.reception.begin(self, incoming)  # type: ignore[arg-type]  # the stream acts as a client connection
-        except Exception:  # for example from a policy: this client gets 500, other clients are served
+        except Exception:  # for example raised by a policy: this client gets 500, other clients are served
             log.exception("a request failed before it was routed")
             if self.exchange is not None and not self.exchange.over:
                 self.exchange.client_gone()
@@ -196,7 +196,7 @@ class Stream:
         if not self._replies.done():
             self._replies.set_result([reply])
 
-    def finish(self, keep: bool) -> None: ...  # there is no connection to reuse
+    def finish(self, keep: bool) -> None: ...  # do nothing: there is no connection to reuse
 
     def places(self) -> frozenset[int] | None:
         """Return the `place` of each engine that the gateway allows, or None if it allows all engines."""

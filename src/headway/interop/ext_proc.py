@@ -17,7 +17,7 @@ SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
 HEALTH: Final = "grpc.health.v1.Health"
 PACKAGE: Final = "headway.ext_proc"
 
-BUFFERED, FULL_DUPLEX = 2, 4  # body modes
+BUFFERED, FULL_DUPLEX = 2, 4  # modes in which a gateway sends bodies
 OVERWRITE: Final = 2  # append action: replace an existing header field
 SERVING, NOT_SERVING = 1, 2
 
@@ -25,12 +25,12 @@ _FIELD: Final = descriptor_pb2.FieldDescriptorProto
 _TYPES: Final = {
     "bool": _FIELD.TYPE_BOOL,
     "bytes": _FIELD.TYPE_BYTES,
-    "int32": _FIELD.TYPE_INT32,  # also used for enums: both are varints on the wire
+    "int32": _FIELD.TYPE_INT32,  # also used for enums, because both are varints on the wire
     "string": _FIELD.TYPE_STRING,
 }
 STRUCT: Final = "google.protobuf.Struct"
 
-# Fields of each message with number and type; `*` is a repeated field, `|` a member of a oneof.
+# Message -> its fields -> number and type of the field. `*` marks a repeated field, and `|` a member of a oneof.
 MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {
     "HeaderValue": {"key": (1, "string"), "value": (2, "string"), "raw_value": (3, "bytes")},
     "HeaderMap": {"headers": (1, "*HeaderValue")},

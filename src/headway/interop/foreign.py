@@ -18,7 +18,8 @@ BUNDLE: Final = re.compile(
 
 
 def foreign_scenario(file: Path) -> Translation | None:
-    """Translate a file to a scenario whose paths are relative to the working folder; None if it is not foreign."""
+    """Translate the file of another project to a scenario, with paths relative to the working folder. If the file is
+    neither RouteSim's nor BLIS's, return None."""
     if file.suffix == ".toml" and file.is_file():
         from headway.interop.routesim_import import import_config
 
@@ -31,8 +32,8 @@ def foreign_scenario(file: Path) -> Translation | None:
 
 
 def with_foreign_policies(scenario: Json, file: Path) -> Translation | None:
-    """Return the scenario with the policies of a file, and with the parts of a cluster that it describes; None if the
-    file is not foreign."""
+    """Return the scenario with the policies of a BLIS bundle, and with the parts of a cluster that it describes. If the
+    file is not such a bundle, return None."""
     if not _matches(file, BUNDLE):
         return None
     from headway.interop.blis_policies import import_policies
@@ -45,7 +46,7 @@ def with_foreign_policies(scenario: Json, file: Path) -> Translation | None:
 
 
 def _matches(file: Path, keys: re.Pattern[str]) -> bool:
-    """Return whether a YAML file has one of these keys, and none of a scenario or a bundle of Headway."""
+    """Return whether a YAML file has one of these keys, and no key of Headway's scenarios and bundles."""
     if file.suffix not in YAML or not file.is_file():
         return False
     text = read_text(file)

@@ -25,7 +25,7 @@ KIND: Final = "EndpointPickerConfig"
 VERSION: Final = "inference.networking.x-k8s.io/v1alpha1"
 VERSIONS: Final = (VERSION, "llm-d.ai/v1alpha1", "llm-d.ai/v1")
 SCHEDULING: Final = ("-scorer", "-filter", "-picker")  # suffixes of the plugin types that a profile may contain
-ELSEWHERE: Final = {  # sections that do not affect routing
+ELSEWHERE: Final = {  # sections that do not affect routing -> hint for the note
     "featureGates": "Headway has no feature gates",
     "dataLayer": "use `signals` and `events` of a gateway's file",
     "flowControl": "use policies.flow",
@@ -89,7 +89,8 @@ def export_profile(routing: Any) -> Translation:
 class _Config:
     def __init__(self, notes: list[str]) -> None:
         self.notes = notes
-        self.indexes: dict[tuple[int, int], list[Json]] = {}  # plugins that use a prefix index, by the index's settings
+        # Settings of a prefix index (tokens per block, blocks per instance) -> plugins that use this index.
+        self.indexes: dict[tuple[int, int], list[Json]] = {}
         self.plugins: list[Json] = []
         self.profile: list[Json] = []
 
@@ -222,11 +223,11 @@ class _Reader:
         if filters:
             routing["filters"] = filters
         routing["picker"] = picker or self._name(plugins.PICKERS[0])
-        Policies(routing=routing).explicit("routing")  # raises an error if the policy is invalid
+        Policies(routing=routing).explicit("routing")  # raises an error if the translated policy is invalid
         return routing
 
     def _refs(self, name: str | None) -> tuple[list[_Ref], str]:
-        if not self.profiles:  # llm-d then creates a profile from all plugins
+        if not self.profiles:  # without profiles, llm-d creates a profile from all plugins
             types = {name: plugin.type for name, (plugin, _) in self.plugins.items()}
             return [_Ref(name) for name, type_ in types.items() if type_.endswith(SCHEDULING)], self.where
         names = ", ".join(profile.name for profile in self.profiles)

@@ -14,12 +14,12 @@ PRODUCER: Final = "approx-prefix-cache-producer"
 PRODUCER_NAME: Final = "prefixMatchInfoProducerName"
 PRECISE: Final = "precise-prefix-cache-producer"
 PRODUCERS: Final = (PRODUCER, PRECISE)
-LEAST_BLOCK: Final = 64  # minimum block size in tokens; llm-d replaces a smaller size with this one
+LEAST_BLOCK: Final = 64  # minimum block size of llm-d in tokens; llm-d replaces smaller sizes with this size
 MATCHED: Final = 131_072  # maximum number of tokens of a prompt that llm-d matches by default
 SESSION_HEADER: Final = "x-headway-session"
 HANDLER: Final = "single-profile-handler"
 ROLE_FILTERS: Final = ("decode-filter", "prefill-filter", "encode-filter")
-IGNORED: Final = {  # parameters of scorers that Headway ignores
+IGNORED: Final = {  # llm-d's scorer -> parameters that Headway ignores
     "active-request-scorer": ("requestTimeout", "inFlightLoadProducerName"),
     "no-hit-lru-scorer": ("lruSize",),
     "session-affinity-scorer": ("evictionTtlSeconds", "evictionSweepSeconds", "missThreshold", "profileName"),

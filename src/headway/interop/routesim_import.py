@@ -27,8 +27,8 @@ FORMATS: Final = {
     "opentelemetry": "otel",
 }
 SYNTHETIC: Final = "synthetic"
-MOONCAKE_BLOCK: Final = 16  # tokens of a block in RouteSim's reader
-MOONCAKE_PUBLISHED: Final = 512  # tokens of a block in Mooncake's published traces
+MOONCAKE_BLOCK: Final = 16  # number of tokens in a block, as RouteSim reads Mooncake's traces
+MOONCAKE_PUBLISHED: Final = 512  # number of tokens in a block of Mooncake's published traces
 ALGORITHMS: Final = (
     "round_robin",
     "least_outstanding",

@@ -15,18 +15,18 @@ from headway.workload.traffic import Planned
 Api = Literal["completions", "chat"]
 PATHS: Final = {"completions": b"/v1/completions", "chat": b"/v1/chat/completions"}
 ROLES: Final = ("user", "assistant")
-NAMES: Final = 200  # maximum number of characters in a header's value
+NAMES: Final = 200  # maximum number of characters in the value of a header field
 
 
 class Ask(Struct, frozen=True):
     """The endpoint of a load run, and the form of its requests."""
 
     url: str
-    model: str | None = None  # the model of every request; None: the workload's model
+    model: str | None = None  # name of the model in every request; None: the model that the workload names
     api: Api = "completions"
-    truth: bool = False  # whether to send an emulator the true lengths and content
+    truth: bool = False  # whether to send the true lengths and content, which an emulator reads
     ignore_eos: bool = True  # whether engines must generate as many tokens as the workload plans
-    key: str | None = None  # bearer token
+    key: str | None = None  # API key, sent as a bearer token; None: no key
 
 
 def address_of(url: str) -> Address:
@@ -41,7 +41,7 @@ class Writer:
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
         self.address = address_of(ask.url)
-        self.talks = None if ask.truth else Conversations()  # with `truth`, keys identify earlier turns instead
+        self.talks = None if ask.truth else Conversations()  # not needed with `truth`: keys identify earlier turns
         lines = [
             b"POST %b%b HTTP/1.1" % (self.address.base, PATHS[ask.api]),
             self.address.host_line,

@@ -14,7 +14,7 @@ from headway.load.prompt_texts import prompt_text
 from headway.types import Request
 from headway.workload.traffic import Planned
 
-KEPT: Final = 1 << 28  # maximum number of characters of all talks; beyond it, the oldest talk is dropped
+KEPT: Final = 1 << 28  # maximum total number of characters of all talks; above it, the oldest talks are dropped
 
 
 class Talk(Struct, frozen=True):
@@ -30,12 +30,12 @@ class Talk(Struct, frozen=True):
 
 class Conversations:
     def __init__(self) -> None:
-        self._talks: dict[int, Talk] = {}  # talks by the key of their last answer
+        self._talks: dict[int, Talk] = {}  # conversations by the key of their last answer
         self._size = 0
-        self._questions: dict[int, tuple[str, ...]] = {}  # messages of the requests in flight, by request id
+        self._questions: dict[int, tuple[str, ...]] = {}  # all messages of each request in flight, by request id
 
     def ask(self, request: Request) -> tuple[str, ...]:
-        """Return the messages of a request in order. Client and engine alternate; the client's are first and last."""
+        """Return the messages of a request, alternately of client and engine. The client has the first and the last."""
         talk = next((self._talks[key] for key in reversed(request.path.keys) if key in self._talks), Talk((), 0))
         turns = (*talk.turns, prompt_text(request, min(talk.tokens, request.prompt_tokens - 1)))
         if request.session is not None:

@@ -26,8 +26,8 @@ from headway.types import NEVER, PS_PER_SECOND
 from headway.workload.traffic import Traffic
 
 LEAD_NS: Final = 200_000_000  # minimum time from the start of the run to time 0 of the workload's clock
-NEAR_S: Final = 0.001  # resolution of the event loop's timers
-REACH_S: Final = 10.0  # timeout of the first connection
+NEAR_S: Final = 0.001  # resolution of the event loop's timers, in seconds
+REACH_S: Final = 10.0  # timeout of the first connection to the endpoint, in seconds
 Progress = Callable[[int], None]  # called with the number of ended requests
 
 
@@ -52,7 +52,7 @@ class Driver:
         self.writer = Writer(ask)
         self.endpoint = Endpoint(loop, self.writer.address)
         self.book = Book(f"{self.writer.address.host}:{self.writer.address.port}", speed, self.ps)
-        self.open: dict[int, Question] = {}  # requests in flight, by row
+        self.open: dict[int, Question] = {}  # requests in flight, by their row in the recorder
         self.origin_ns = 0
         self.failure: Exception | None = None
         self.over = asyncio.Event()

@@ -19,9 +19,9 @@ USAGE: Final = rb'"completion_tokens"'
 ERROR: Final = re.compile(rb'^data: ?\{"(?:error"|object": ?"error")', re.MULTILINE)
 DONE: Final = re.compile(rb"^data: ?\[DONE\]", re.MULTILINE)
 STREAM: Final = b"text/event-stream"
-TARGETS: Final = (b"x-headway-target", b"x-engine")  # header fields that name the engine
-ERROR_BYTES: Final = 1000  # maximum number of bytes stored of an error
-LINE: Final = 4_000_000  # maximum number of bytes in a line of an answer
+TARGETS: Final = (b"x-headway-target", b"x-engine")  # header fields of an answer that may name the engine
+ERROR_BYTES: Final = 1000  # maximum number of bytes that are kept of an error answer
+LINE: Final = 4_000_000  # maximum number of bytes in one line of an answer
 HEALTH: Final = b"GET /health HTTP/1.1\r\n%b\r\n\r\n"  # first request on a connection; any answer to it is accepted
 
 
@@ -49,9 +49,9 @@ class Line(asyncio.Protocol):
     def _reset(self) -> None:
         self.status = 0
         self.target: str | None = None
-        self.usage = b""  # last lines that have token counts
+        self.usage = b""  # the last received lines that contain token counts
         self.error_text = b""
-        self.rest = b""  # beginning of a line that has not arrived completely
+        self.rest = b""  # the part that has arrived of an incomplete line
         self.has_data = self.complete = self.keep = self.until_close = False
         self.length_known = self.streams = self.whole = False  # `whole`: the stream has ended with [DONE]
 
@@ -69,7 +69,7 @@ class Line(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.at_ns = monotonic_ns()
         listener = self.listener
-        if listener is None:  # no request is in flight
+        if listener is None:  # data arrived although no request is in flight
             self.transport.abort()
             return
         self.has_data = True

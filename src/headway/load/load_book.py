@@ -13,7 +13,7 @@ from headway.scenario.scenario import Scenario
 from headway.types import OUTCOMES, Json, Request
 from headway.workload.traffic import Traffic
 
-GRAIN_NS: Final = 1000  # resolution of the recorded gaps between tokens
+GRAIN_NS: Final = 1000  # resolution of the recorded gaps between tokens, in nanoseconds
 PS_PER_NS: Final = 1000
 MOST_REASONS: Final = 10
 SENT: Final = ("admitted_ps", "routed_ps", "enqueued_ps", "started_ps")
@@ -29,7 +29,7 @@ class Book:
             endpoint,
             speed,
             clock,
-        )  # `endpoint`: used if no header names an instance
+        )  # `endpoint` counts as the instance if no header names one
         self.lag_ns = array("q")
         self.ended_ps = 0
         self.connections = 0
@@ -50,7 +50,7 @@ class Book:
         self.record_sending(question)
         at_ps = max(self.clock(at_ns), recorder.arrival_ps[row], recorder.first_token_ps[row], recorder.started_ps[row])
         recorder.finished_ps[row] = at_ps
-        if outcome == "completed":  # other outcomes have no gaps, as in a simulation
+        if outcome == "completed":  # gaps of other requests are not recorded, as in a simulation
             self._gaps.update([gap // GRAIN_NS for gap in question.gaps_ns])
             if recorder.first_token_ps[row] == NOT_YET:
                 recorder.first_token_ps[row] = at_ps
@@ -70,7 +70,7 @@ class Book:
         if question.sent_ns == NOT_YET:
             return
         self.lag_ns.append(max(0, question.sent_ns - question.due_ns))
-        if line is None or not line.status:  # the answer has not begun
+        if line is None or not line.status:  # the head of the answer has not arrived
             return
         recorder.instance[row] = self._targets.setdefault(line.target or self.endpoint, len(self._targets))
         sent = max(recorder.arrival_ps[row], self.clock(question.sent_ns))

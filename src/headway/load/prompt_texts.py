@@ -12,7 +12,7 @@ from typing import Final
 from headway.hashing import stable
 from headway.types import Request
 
-STRETCH: Final = 256  # number of tokens that are generated and cached together
+STRETCH: Final = 256  # number of tokens in a stretch: the text of a stretch is generated and cached together
 KEPT: Final = 4096  # maximum number of cached stretches, about 1 kB each
 LETTERS: Final = """
 the and for are but not you all any can had her was one our out day get has him his how man new now old

@@ -15,26 +15,26 @@ if TYPE_CHECKING:
     from headway.load.driver import Driver
 
 NOT_YET: Final = -1
-REJECTED: Final = (429, 503)  # HTTP statuses of an overloaded endpoint
+REJECTED: Final = (429, 503)  # HTTP statuses with which an overloaded endpoint rejects a request
 OUTPUT: Final = re.compile(rb'"completion_tokens": ?(\d{1,9})(?!\d)')
 PROMPT: Final = re.compile(rb'"prompt_tokens": ?(\d{1,9})(?!\d)')
 CACHED: Final = re.compile(rb'"cached_tokens": ?(\d{1,9})(?!\d)')
 TEXT: Final = re.compile(rb'"(?:content|text)": ?"((?:[^"\\]|\\.)+)"')
 MESSAGE: Final = re.compile(rb'"message": ?"((?:[^"\\]|\\.)*)"')
-LONGEST: Final = 160  # maximum number of characters in a reason
+LONGEST: Final = 160  # maximum number of characters in the recorded reason of a failure
 
 
 class Question:
     def __init__(self, driver: Driver, planned: Planned, row: int, due_ns: int, data: bytes) -> None:
         self.driver, self.planned, self.row, self.data = driver, planned, row, data
-        self.due_ns = due_ns  # planned time of sending
+        self.due_ns = due_ns  # time at which the request should be sent
         self.line: Line | None = None
         self.sent_ns = self.first_ns = self.last_ns = NOT_YET
         self.count = 0  # number of events with content, about one for each token
-        self.gaps_ns: list[int] = []  # times between events with content
-        self.pieces: list[bytes] | None = None  # text of the answer, JSON-escaped; None: not needed
+        self.gaps_ns: list[int] = []  # durations between successive events with content
+        self.pieces: list[bytes] | None = None  # pieces of the answer's text, JSON-escaped; None: text not needed
         self.over = False
-        self.alarm: Any = None  # timer of the client's timeout
+        self.alarm: Any = None  # timer of the request's deadline
 
     def begin(self) -> None:
         line = self.driver.endpoint.take_free()
@@ -115,7 +115,7 @@ class Question:
         self.driver.on_end(self, outcome, why, at_ns)
 
     def usage(self, pattern: re.Pattern[bytes]) -> int | None:
-        """Return the last count that the engine sent; None without a count. Some engines send intermediate counts."""
+        """Return the last count that the engine sent; None if it sent none. Some engines send intermediate counts."""
         counts = [] if self.line is None else pattern.findall(self.line.usage)
         return int(counts[-1]) if counts else None
 

@@ -22,8 +22,8 @@ from headway.results.result import Result
 from headway.types import Json
 
 Source = str | Path | Result
-SHOWN: Final = 3  # maximum number of differing keys in a label
-ASKED: Final = ("workload", "slo", "horizon", "warmup")  # sections that must be equal in ranked runs
+SHOWN: Final = 3  # maximum number of differing keys that a label shows
+ASKED: Final = ("workload", "slo", "horizon", "warmup")  # sections of a scenario that must be equal in ranked runs
 
 
 class Case(Struct):
@@ -35,7 +35,7 @@ class Case(Struct):
     source: Result | Path
     oracle: bool = False
     vary: Json = {}
-    aside: str | None = None  # template or control, if the run ranks behind the others
+    aside: str | None = None  # template or control if the run ranks behind the others; otherwise None
 
     def result(self) -> Result:
         return self.source if isinstance(self.source, Result) else Result.load(self.source)
@@ -53,13 +53,13 @@ class Cases(Struct):
     verdict: str
     cases: list[Case]
     baseline: str | None
-    command: str | None  # the command that repeats the runs
+    command: str | None  # the command that repeats the runs; None if no command can
     stage: str = "routing"
     vary: dict[str, list[Any]] = {}
     paired: list[Json] | None = None
     seeds: int = 1
-    count: int = 0  # total number of runs
-    note: str = ""  # says which runs are shown, if not all of them are shown
+    count: int = 0  # total number of runs, including those that are not shown
+    note: str = ""  # says which runs are shown; empty if all are shown
 
 
 def open_cases(sources: Sequence[Source]) -> Cases:

@@ -16,9 +16,9 @@ from headway.types import Json
 # without black, which is invisible on a dark page, and yellow, which is invisible on a white page.
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 GREY: Final = "#868686"  # colour of the baseline
-MOST: Final = len(COLOURS) + 1  # maximum number of policies in a chart
+MOST: Final = len(COLOURS) + 1  # maximum number of policies in a chart: one per colour, and the baseline
 
-Palette = Mapping[str, str]  # label -> colour
+Palette = Mapping[str, str]  # label of a policy -> colour
 
 
 def palette(labels: Iterable[str], baseline: str | None) -> dict[str, str]:
@@ -43,7 +43,8 @@ SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"
 HEIGHT: Final = 220
 DASHES: Final = [4, 3]
 TARGET_LINE: Final = {"strokeDash": DASHES, "strokeWidth": 1.2, "style": "target"}
-UNITS: Final = ((172_800, 3600, "hours"), (600, 60, "minutes"), (0, 1, "seconds"))  # minimum span, seconds per unit
+# Units of a time axis: minimum length of the axis in seconds, seconds per unit, and name.
+UNITS: Final = ((172_800, 3600, "hours"), (600, 60, "minutes"), (0, 1, "seconds"))
 
 
 def chart(description: str, values: Sequence[Json], *, height: int = HEIGHT, **rest: Any) -> Json:
@@ -156,11 +157,11 @@ def side_by_side(figures: Sequence[str]) -> str:
     return f'<div class="pair">{"".join(figures)}</div>'
 
 
-ROW: Final = 17  # height of an instance's row
-CROWD: Final = 24  # with more instances, some names are hidden
+ROW: Final = 17  # height of an instance's row in a heat map, in pixels
+CROWD: Final = 24  # with more instances than this, a heat map hides some of their names
 LEAST: Final = 60
 
-Line = list[tuple[float, float]]  # time in seconds, and the value from then on
+Line = list[tuple[float, float]]  # points of a stepped line: time in seconds, and value from that time on
 
 
 def heat(
@@ -235,7 +236,7 @@ def events(rows: Sequence[Json], span: tuple[float, float], colours: Palette) ->
     """Return a chart with a lane for each kind of event and a mark for each event. A mark is as long as its event. A
     row has `policy`, `kind`, `at`, `until` (seconds), `count` and `text`."""
     size, unit, across = time_axis(span)
-    short = (span[1] - span[0]) / 300  # length of the shortest visible mark
+    short = (span[1] - span[0]) / 300  # length of the shortest visible mark, in seconds
     values = [
         {**row, "at": brief(row["at"] / size), "until": brief(max(row["until"], row["at"] + short) / size)}
         for row in rows

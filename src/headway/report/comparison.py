@@ -18,7 +18,7 @@ from headway.types import Json
 
 MARKS: Final = {"template": "t", "control": "c"}
 MEANINGS: Final = {"template": "constants to search", "control": "shows one effect, not for production"}
-GROUP: Final = 35  # width of the column of tenants or classes, plus the width reserved for figures
+GROUP: Final = 35  # width of the column of tenants or classes plus the width reserved for figures, in characters
 
 
 def _columns(comparison: Comparison, fairness: bool) -> list[Column]:
@@ -27,12 +27,13 @@ def _columns(comparison: Comparison, fairness: bool) -> list[Column]:
     scaled = any(summary.get("scaling", {}).get(way) for summary in summaries for way in ("scale_ups", "scale_downs"))
     columns = figures(summaries, has_slo(comparison.scenario))
     place = len(columns)
-    if comparison.stage == "scaling":  # replicas and cost before latencies
+    if comparison.stage == "scaling":  # show replicas and cost before latencies
         columns.sort(key=lambda column: column[0].startswith("latency"))
         place = sum(not path.startswith("latency") for path, _, _ in columns)
     columns[place:place] = figure_columns("scaling.replica_seconds", "cost.usd") if scaled else []
     columns += figure_columns(*(["fairness.jain_goodput"] if fairness else []), "cache.token_hit_ratio")
-    if comparison.stage != "scaling":  # instances that ran for a shorter time rightly get fewer requests
+    # With autoscaling, instances that run for a shorter time rightly get fewer requests, so omit the balance.
+    if comparison.stage != "scaling":
         columns += figure_columns("balance.jain")
     by = comparison.by
     if by is not None and all(path != by for path, _, _ in columns):
@@ -114,7 +115,7 @@ def _per(comparison: Comparison, group: str) -> RenderableType:
     return Fitted(labels, figures(rows, has_slo(comparison.scenario)), build)
 
 
-POINTS: Final = (SHARE, "cache.token_hit_ratio")  # figures whose differences are in percentage points
+POINTS: Final = (SHARE, "cache.token_hit_ratio")  # figures whose differences are shown in percentage points
 FIGURES: Final = (
     (SHARE, ""),
     ("latency.ttft.mean", "TTFT ms\nmean"),

@@ -20,7 +20,7 @@ def _difference(digits: int, scale: float = 1.0, unit: str = "") -> Callable[[fl
         scaled = scale * difference
         decimals = 0 if abs(scaled) >= 1000 else digits
         rounded = round(scaled, decimals)
-        return f"{rounded or 0:{'+' if rounded else ''},.{decimals}f}{unit}"  # zero has no sign
+        return f"{rounded or 0:{'+' if rounded else ''},.{decimals}f}{unit}"  # a difference of zero has no sign
 
     return write
 

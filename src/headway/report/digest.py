@@ -28,7 +28,7 @@ from headway.results.time_grid import Grid
 from headway.types import PS_PER_SECOND, SERVING, Json
 
 WORST: Final = 10
-MOST: Final = 100_000  # maximum number of decisions to read; they are evenly spaced if there are more
+MOST: Final = 100_000  # maximum number of decisions to read; if a run has more, evenly spaced decisions are read
 EDGES_MS: Final = (-300, -100, -30, -10, -3, -1, 1, 3, 10, 30, 100, 300, 1000)
 CLASSES: Final = (
     f"below {EDGES_MS[0]}",
@@ -38,9 +38,9 @@ CLASSES: Final = (
 
 
 class Regrets(Struct, frozen=True):
-    """How much earlier the best candidate would have given the first token."""
+    """Statistics of the regret of decisions: how much earlier the best candidate would have given the first token."""
 
-    counts: list[int]  # number of decisions in each of CLASSES
+    counts: list[int]  # number of decisions in each class of regret, in the order of CLASSES
     some: int  # number of decisions with regret
     spread: Spread  # statistics of the regret, in milliseconds
 
@@ -55,7 +55,7 @@ class Bad(Struct, frozen=True):
     decision: Decision
     estimated_ps: int
     best: int  # index of the best instance according to the latency model
-    true_ps: int | None  # regret by simulation; None if no alternative was simulated
+    true_ps: int | None  # regret according to simulations; None if no alternative was simulated
 
     @property
     def regret_ps(self) -> int:
@@ -66,8 +66,9 @@ class Decided(Struct, frozen=True):
     """The decisions of one run."""
 
     count: int
-    step: int  # every `step`-th decision was read
-    contributions: dict[str, float]  # scorer -> weighted score of the chosen candidate minus its mean score
+    step: int  # distance between decisions that were read: 1 means every decision
+    # Scorer -> its weight times the chosen candidate's score minus the mean score of the candidates.
+    contributions: dict[str, float]
     estimated: Regrets
     true: Regrets | None
     worst: list[Bad]
@@ -123,12 +124,12 @@ class Book:
     """The input of a report's sections: the runs, their colours, and the numbering of charts."""
 
     def __init__(self, cases: Cases, drawn: Sequence[Digest], note: str = "") -> None:
-        self.cases = cases  # runs in tables
-        self.drawn = list(drawn)  # runs in charts
-        self.note = note  # shown if the charts contain fewer runs than the tables
+        self.cases = cases  # the runs that tables show
+        self.drawn = list(drawn)  # the runs that charts show
+        self.note = note  # says which runs the charts show; empty if they show all runs
         self.baseline = cases.baseline
         self.colours = palette((run.label for run in drawn), self.baseline)
-        self.figures: list[tuple[str, Json]] = []  # titles and charts so far
+        self.figures: list[tuple[str, Json]] = []  # title and specification of each chart so far
 
     def legend(self) -> str:
         return legend(self.colours, self.baseline)
@@ -145,11 +146,11 @@ class Book:
         return html.unbroken(label, mark)
 
 
-CELLS: Final = 10  # cells per side of a calibration chart
+CELLS: Final = 10  # number of cells per side of a calibration chart
 POINTS: Final = 120  # maximum number of points of a curve, without the points of its tail
-TAIL: Final = (0.992, 0.995, 0.997, 0.998, 0.999, 0.9995, 0.9999)  # quantiles of additional points
+TAIL: Final = (0.992, 0.995, 0.997, 0.998, 0.999, 0.9995, 0.9999)  # quantiles of the points in a curve's tail
 
-Curve = list[tuple[float, float]]  # milliseconds, and the fraction of requests at or below that value
+Curve = list[tuple[float, float]]  # points: a time in ms, and the fraction of requests at or below it
 
 
 class Event(Struct, frozen=True):
@@ -165,15 +166,15 @@ class Digest(Struct, frozen=True):
     """The data of one run for its charts."""
 
     label: str
-    folder: str  # empty if the run has no folder
+    folder: str  # path of the run folder; empty if the run has no folder
     summary: Json
     names: dict[int, str]  # names of the instances, by index
     curves: dict[str, Curve]
     loads: Loads
-    kv: dict[int, list[float | None]]  # instance -> fraction of its GPU's blocks in use, over time
-    replicas: list[tuple[float, int]]  # time in seconds, and serving replicas from then on
+    kv: dict[int, list[float | None]]  # instance -> fraction of its GPU blocks in use, per interval
+    replicas: list[tuple[float, int]]  # time in seconds, and number of serving replicas from that time on
     events: list[Event]
-    calibration: dict[tuple[int, int], int]  # number of requests by believed and actual cached tenths
+    calibration: dict[tuple[int, int], int]  # (believed, actual) cached fraction in tenths -> number of requests
     decided: Decided | None
     findings: list[Finding]
 

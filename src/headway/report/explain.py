@@ -10,7 +10,7 @@ from headway.config.wording import join_words
 from headway.report.number_format import GAP, count, number
 from headway.report.terminal import facts, table
 
-SHOWN = 16  # maximum number of candidates shown
+SHOWN = 16  # maximum number of candidates that the table shows
 SCORERS = 4
 
 

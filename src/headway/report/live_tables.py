@@ -37,7 +37,7 @@ def listing(nodes: Sequence[Json]) -> RenderableType:
         reasons = [node.get("error", ""), node.get("why", ""), str(node.get("cordon", {}).get("why", ""))]
         notes += [(node["name"], reason) for reason in reasons if reason]
     grid = table("node", "state", "role", "pool", "running", "queued", "KV", "busy", "watts", rows=rows, left=range(4))
-    for place in range(2):  # names and states stay whole in a narrow terminal
+    for place in range(2):  # do not cut names and states in a narrow terminal
         grid.columns[place].min_width = max(len(row[place]) for row in rows)
     return Group(grid, "", facts(notes)) if notes else grid
 
@@ -64,8 +64,9 @@ def _verdict(gateway: Json, revision: int) -> str:
 
 
 LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "E2E": "e2e", "lag": "lag"}
-OURS = ("requests", "throughput", "sessions", "goodput", "SLO met", "cache hits", "balance")  # facts known to a client
-LATE_MS = 5.0  # a larger lag of the load generator is reported
+# Names of the facts that clients can measure.
+OURS = ("requests", "throughput", "sessions", "goodput", "SLO met", "cache hits", "balance")
+LATE_MS = 5.0  # if the p99 lag of the load generator is larger than this, the report says so
 
 
 def report(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> RenderableType:

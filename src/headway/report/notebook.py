@@ -38,7 +38,7 @@ from headway.results.statistics import PS_PER_MS
 from headway.types import PS_PER_SECOND, Json
 
 ROWS: Final = 20  # maximum number of rows in a list of findings or alternatives
-POINTS: Final = 60  # maximum number of points of a sweep
+POINTS: Final = 60  # maximum number of points of a sweep that the table shows
 
 
 def run_view(result: Result) -> View:

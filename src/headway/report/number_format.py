@@ -9,7 +9,7 @@ from headway.types import Json
 
 GAP = "–"
 TIME_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "µs"))
-Column = tuple[str, str, Callable[[float | None], str]]  # a figure's path, heading and number format
+Column = tuple[str, str, Callable[[float | None], str]]  # path of a figure, heading and number format
 
 
 def number(value: float | None, digits: int = 1) -> str:

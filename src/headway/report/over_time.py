@@ -23,7 +23,7 @@ class Loads(Struct, frozen=True):
     grid: Grid
     waiting: list[float]
     running: list[float]
-    instances: dict[int, list[float]]  # instance -> number of requests there, per interval
+    instances: dict[int, list[float]]  # instance -> mean number of its requests in each interval
 
 
 def grid_of(result: Result, bins: int = BINS) -> Grid:

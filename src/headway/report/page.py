@@ -19,9 +19,9 @@ from headway.report.sections.regrets import decisions
 from headway.report.sections.sweep_lines import sweep, sweep_of
 from headway.results.result import Result
 
-Progress = Callable[[int, int], None]  # runs read so far, total number of runs
+Progress = Callable[[int, int], None]  # called with the number of runs read so far and the total number of runs
 DEFAULT: Final = "report.html"
-# The parts in reading order: name, title in links, and a function that returns "" if the part has no content.
+# The parts of a page in reading order: name, title in links, and the function that writes the part ("" if it is empty).
 PARTS: Final[tuple[tuple[str, str, Callable[[Book], str]], ...]] = (
     ("headline", "Headline", headline),
     ("latencies", "Latencies", distributions),

@@ -169,7 +169,7 @@ def _points(plan: Plan) -> str:
 
 
 def charts(plan: Plan) -> list[tuple[str, Json]]:
-    """Return titles and charts: each latency with a target against the load, and the goodput; none without a curve."""
+    """Return titles and charts of latencies with a target, and of goodput, against the load; [] without a curve."""
     if not plan.curve:
         return []
     bounded = [name for name in DRAWN if any(target.figure.startswith(f"{name}_p") for target in plan.targets)]

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 2.0
 FRAME_S = 0.2
-SWITCH = "HEADWAY_PROGRESS"  # environment variable; if it is "off", no lines are printed
-LINE_S = 10.0  # interval of the lines that replace the bar if stderr is not a terminal
+SWITCH = "HEADWAY_PROGRESS"  # name of an environment variable; if its value is "off", no lines are printed
+LINE_S = 10.0  # interval in seconds of the lines that replace the bar if stderr is not a terminal
 
 
 class Bar:
-    """Progress of a command. After an interrupt (Ctrl-C), a note says how far the command came and what was `kept`.
+    """Progress of a command. After an interrupt (Ctrl-C), a note says how much was finished and what was `kept`.
 
     A timer's signal draws the bar, so that it moves even if no progress is reported. A thread could draw it too, but
     then worker processes could not be forked.
@@ -41,7 +41,7 @@ class Bar:
         self._begun_s = time.monotonic()
         self._due = self._begun_s + (PATIENCE_S if self.watched else LINE_S)
         self._drawing = False
-        self._before: Any = None  # the previous handler of the signal; None if there is no timer
+        self._before: Any = None  # the signal handler to restore; None if there is no timer
 
     def __enter__(self) -> Self:
         if hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():
@@ -56,7 +56,7 @@ class Bar:
 
     def _draw(self) -> None:
         now = time.monotonic()
-        if self._drawing or now < self._due:  # the signal may arrive while the bar is drawn
+        if self._drawing or now < self._due:  # the timer's signal may arrive while `update` draws the bar
             return
         self._drawing = True
         try:

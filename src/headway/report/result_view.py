@@ -21,11 +21,11 @@ from headway.report.charts import GREY
 from headway.report.terminal import Fitted
 from headway.types import Json
 
-LINES: Final = 39  # maximum number of lines of a text
-LAST: Final = 7  # lines at the end, such as the verdict, that a cut leaves
-NARROW, WIDE = 80, 120  # limits of the width of a text
+LINES: Final = 39  # maximum number of lines of a result's text
+LAST: Final = 7  # number of lines at the end, such as the verdict, that are kept if a text is too long
+NARROW, WIDE = 80, 120  # minimum and maximum width of a text, in characters
 ROWS: Final = 100  # maximum number of rows of an HTML table
-UNBROKEN: Final = 10_000  # width at which no label breaks
+UNBROKEN: Final = 10_000  # a width in characters at which no label breaks
 
 Figure = tuple[str, Json]  # a title, and a chart as a Vega-Lite specification
 Charts = Callable[[], Sequence[Figure]]
@@ -36,11 +36,11 @@ class View(Struct, frozen=True):
     a figure."""
 
     page: RenderableType
-    charts: Mapping[str, Charts] = {}  # by name, the usual ones first
+    charts: Mapping[str, Charts] = {}  # functions that return charts, by name; the default chart is first
     draw: Callable[[str], Sequence[Figure]] | None = None
 
     def text(self) -> str:
-        """Return the page in at most `LINES` lines. A cut leaves out lines before the end."""
+        """Return the page in at most `LINES` lines. If it is longer, leave out lines before the last `LAST` lines."""
         columns = shutil.get_terminal_size((100, 40)).columns
         console = Console(
             file=StringIO(), width=min(WIDE, max(NARROW, columns)), color_system=None, force_jupyter=False
@@ -120,7 +120,7 @@ def _lines(text: Text) -> str:
 # --- Altair -----------------------------------------------------------------------------------------------------------
 
 PLAIN: Final = re.compile(r"<[^>]*>")
-SIZE: Final = (480, 300)  # widths of a chart alone, and of charts side by side
+SIZE: Final = (480, 300)  # width in pixels of a single chart, and of each of several charts side by side
 ABREAST: Final = 3
 CONFIG: Final[Json] = {
     "axis": {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": 400, "labelOverlap": True},
@@ -134,10 +134,10 @@ CONFIG: Final[Json] = {
 def altair_chart(figures: Sequence[Figure]) -> Any:
     """Return specifications as one Altair chart: a chart, or several side by side."""
     altair = library("altair", extra="notebook", purpose="charts")
-    if len({title for title, _ in figures}) < len(figures):  # the charts of one run have its name as their title
+    if len({title for title, _ in figures}) < len(figures):  # several charts of one run have the same title
         figures = [(spec["description"], spec) for _, spec in figures]
     width = SIZE[len(figures) > 1]
-    last = {_names(spec): place for place, (_, spec) in enumerate(figures)}  # the last chart of each set of names
+    last = {_names(spec): place for place, (_, spec) in enumerate(figures)}  # names -> index of their last chart
     specs = [_own(title, spec, width, place in last.values()) for place, (title, spec) in enumerate(figures)]
     if len(specs) == 1:
         kind = altair.LayerChart if "layer" in specs[0] else altair.Chart
@@ -148,7 +148,7 @@ def altair_chart(figures: Sequence[Figure]) -> Any:
 
 
 def _own(title: str, spec: Json, width: int, legend: bool) -> Json:
-    """Return a specification with a title and a width of its own, and with a legend, which a page has outside."""
+    """Return a specification with this title and width. With `legend`, add a legend, which a page shows separately."""
     own = {key: value for key, value in spec.items() if key != "$schema"}
     text = PLAIN.sub("", title)
     own |= {"width": width, **({"title": text} if text else {})}
@@ -163,7 +163,7 @@ def _own(title: str, spec: Json, width: int, legend: bool) -> Json:
 
 
 def _names(spec: Json) -> tuple[str, ...]:
-    """Return the names that have a colour in a chart without a legend; empty if it has none."""
+    """If a chart has colours but no legend, return the names that have a colour; otherwise return an empty tuple."""
     for part in (spec, *spec.get("layer", ())):
         colour = part.get("encoding", {}).get("color", {})
         if "legend" in colour and colour["legend"] is None:

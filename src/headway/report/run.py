@@ -26,7 +26,7 @@ from headway.types import Json
 
 LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "E2E": "e2e", "queue wait": "queue_wait"}
 GROUPS_AT_MOST = 8  # maximum number of groups, such as tenants, that a table shows
-GROUP_WIDTH = 24  # maximum number of characters of a group's name
+GROUP_WIDTH = 24  # maximum number of characters that are shown of a group's name
 
 
 def run_report(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> RenderableType:
@@ -60,7 +60,7 @@ def _groups(name: str, groups: Sequence[Json], slo: bool) -> RenderableType:
 
 def run_facts(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> list[tuple[str, str]]:
     targets = scenario["slo"]
-    if has_slo({**scenario, "slo": {}}):  # a tenant has its own targets, so no target applies to all
+    if has_slo({**scenario, "slo": {}}):  # some tenants have their own targets, so no target applies to all requests
         targets = dict.fromkeys(targets)
     requests, throughput, cache = summary["requests"], summary["throughput"], summary["cache"]
     balance, slo, cost = summary["balance"], summary["slo"], summary["cost"]

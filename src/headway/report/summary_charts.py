@@ -29,7 +29,7 @@ from headway.results.statistics import interval
 from headway.results.time_grid import Grid
 from headway.types import Json
 
-TABLES: Final = ("headline", "findings", "parameters")  # parts of a page without charts
+TABLES: Final = ("headline", "findings", "parameters")  # parts of a page that have no charts
 RUN_PARTS: Final = tuple(name for name, _, _ in PARTS if name not in TABLES)
 QUANTILES: Final = (("min", 0.0), ("p50", 0.5), ("p75", 0.75), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("max", 1.0))
 NOT_SIMULATED: Final = Loads(Grid(0, 1, 1), [], [], {})
@@ -131,7 +131,7 @@ def sweep_charts(swept: Sweep) -> list[Figure]:
 
 
 def sweep_figure(swept: Sweep, path: str) -> list[Figure]:
-    """Return a figure against the varied key; without a key that is a quantity, a bar for each point."""
+    """Return a chart of a figure against the varied key. If no varied key is a quantity, return bars for the points."""
     path = ranking.figure(path, "plot", ranked=False)
     book, lines = _sweep_book(swept)
     if lines.path is not None:

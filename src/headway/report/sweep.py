@@ -15,7 +15,7 @@ from headway.results.ranking import direction, value
 from headway.types import Json
 
 VALUE_AT_MOST = 24  # maximum number of characters of a value per line, unless a word is longer
-FEWEST = 3  # minimum number of figures, even in a narrow terminal
+FEWEST = 3  # minimum number of columns with figures, even in a narrow terminal
 PATHS = (
     "latency.ttft.mean", "latency.ttft.p99", "latency.tpot.p99", "latency.e2e.mean", "latency.e2e.p99",
     "throughput.requests_per_s", "cache.token_hit_ratio", "cost.usd",

@@ -15,9 +15,9 @@ from headway.report.number_format import GAP, count, number, percent, time_text
 from headway.report.terminal import bar, columns, facts, table
 from headway.types import Json
 
-WINDOWS = 10  # minimum number of windows for which the variance of counts is printed
+WINDOWS = 10  # minimum number of windows in a trace for which the dispersion of their counts is printed
 GROUPS = (("tenant", "tenants"), ("kind", "kinds"), ("model", "models"))
-MOST = 12  # maximum number of rows in a table of names
+MOST = 12  # maximum number of rows in a table of tenants, kinds or models
 NAME_WIDTH = 28
 SPREAD = ("mean", "p50", "p90", "p99", "min", "max")
 

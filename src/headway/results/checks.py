@@ -21,7 +21,7 @@ from headway.results.recorder import (
 from headway.results.scaling import held_ps, levels
 from headway.types import OUTCOMES
 
-# The times of a request's stages, in order.
+# The columns with the times of a request's stages, in the order in which the stages happen.
 TIMES: Final = (
     "arrival_ps", "admitted_ps", "routed_ps", "enqueued_ps", "started_ps", "first_token_ps", "finished_ps",
 )  # fmt: skip

@@ -34,17 +34,17 @@ class DecisionLog:
         self.reason, self.reasons = array("i"), Words[str]()
         self.candidates, self.sets = array("i"), Words[Candidates]()
         self.first = array("q")  # index of the decision's first candidate in the per-candidate columns
-        self.signals: dict[str, array[int]] = {}  # signal -> its value for each candidate
-        self.believed = array("i")  # for each candidate: cached blocks in the router's index
+        self.signals: dict[str, array[int]] = {}  # name of a signal -> its value for each candidate
+        self.believed = array("i")  # for each candidate: number of prompt blocks that the router's index has as cached
         self.prompt_tokens = array("q")
         self.views: Sequence[InstanceView] = ()
-        self.block_tokens = 1  # tokens per block of the prefix indexes
-        # Scores of each decision: the names of the scorers, whether the lowest total wins, and the index in `scores`
-        # where the decision's scores begin.
+        self.block_tokens = 1  # number of tokens in a block of the prefix indexes
+        # For each decision: the names of its scorers (a number from `cards`), whether the lowest total wins, and the
+        # index in `scores` at which the decision's scores begin.
         self.scorers, self.cards = array("i"), Words[tuple[str, ...]]()
         self.lowest_wins = array("b")
         self.scored = array("q")
-        self.scores = array("d")  # totals of the candidates, then their scores by scorer; NaN: no score
+        self.scores = array("d")  # for each decision: the candidates' totals, then their scores by scorer; NaN: none
 
     def journal(self, router: int) -> RouterJournal:
         return RouterJournal(self, router)
@@ -129,7 +129,7 @@ class DecisionLog:
         itself = self.prefill[place] < 0 and self.views[self.target[place]].role == "decode"
         estimate = partial(_estimate, "prefill" if itself else "decode")
         scores, totals = self._card(place, count)
-        recorded: Json = {name: signals.get(name, []) for name in RECORDED}  # empty if not recorded
+        recorded: Json = {name: signals.get(name, []) for name in RECORDED}  # empty lists if not recorded
         return Decision(
             request=self.request[place],
             at_ps=self.at_ps[place],

@@ -22,7 +22,7 @@ class Verdict(Struct, frozen=True, gc=False):
 
     at_ps: int
     request: int
-    verdict: str  # rejected or delayed
+    verdict: str  # "rejected" or "delayed"
     reason: str = ""
     delay_ps: int = 0
 
@@ -38,14 +38,14 @@ class Decision(Struct, frozen=True):
     reason: str
     priority: float
     candidates: list[int]
-    # Signals that the router saw.
+    # Signals of the candidates that the router saw.
     inflight: list[int]
     pending_prefill_tokens: list[int]
     queued: list[int]
     running: list[int]
-    kv_used: list[int]  # empty if no policy of the run declares it
-    # Prompt tokens that the router believed to be cached, and the TTFT that the latency model estimates. The TTFT is -1
-    # if the candidate could not compute the prompt. These candidates are the decode instances or, if the chosen decode
+    kv_used: list[int]  # empty if no policy of the run declares this signal
+    # Number of prompt tokens that the router believed to be cached, and the TTFT that the latency model estimates. The
+    # TTFT is -1 for candidates that could not compute the prompt: the decode instances or, if the chosen decode
     # instance computes the prompt itself, the prefill instances.
     believed_tokens: list[int]
     estimated_ttft_ps: list[int]
@@ -54,9 +54,9 @@ class Decision(Struct, frozen=True):
     scores: dict[str, list[float | None]]
     totals: list[float | None]
     lowest_wins: bool
-    # The outcome: actual cached tokens, the slowest tier that had any of them (gpu, cpu or storage; an empty string
-    # if none had any), and the latencies (-1 if the event never happened).
-    predicted_tokens: int = 0  # tokens that the policy believed to be cached
+    # The outcome: number of tokens that were actually cached, the slowest tier that had any of them (gpu, cpu or
+    # storage; an empty string if no tier had any), and the latencies (-1 if the event never happened).
+    predicted_tokens: int = 0  # number of tokens that the policy believed to be cached
     cached_tokens: int = 0
     tier: str = ""
     outcome: str = ""
@@ -90,7 +90,8 @@ class Decision(Struct, frozen=True):
 
 # RECORDED: signals that a decision records for each candidate. EACH: columns of a data frame that describe a candidate.
 RECORDED: Final = tuple(name for name in Decision.__struct_fields__ if name in SIGNALS)
-RECORDED_BY_KIND: Final = sorted(RECORDED, key=lambda name: list(UNITS).index(SIGNALS[name].kind))  # requests first
+# The same signals sorted by kind: first the numbers of requests.
+RECORDED_BY_KIND: Final = sorted(RECORDED, key=lambda name: list(UNITS).index(SIGNALS[name].kind))
 EACH: Final = (*RECORDED, "believed_tokens", "estimated_ttft_ps")
 
 
@@ -171,7 +172,7 @@ class Decisions(Sequence[Decision]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Decisions) or self.verdicts != other.verdicts:
             return False
-        encode = msgspec.json.Encoder().encode_lines  # NaN is not equal to itself, but its encoding is
+        encode = msgspec.json.Encoder().encode_lines  # compare encodings, because NaN is not equal to itself
         return encode(self) == encode(other)
 
     __hash__ = None  # type: ignore[assignment]

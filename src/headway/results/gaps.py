@@ -14,8 +14,8 @@ from headway.errors import InvariantError
 
 Progression = tuple[int, int, int, int]
 
-WRITE_OUT = 4096  # in a bucket with at most this many steps, all gaps are listed and sorted
-SAMPLE = 512  # approximate number of progressions sampled to choose the bucket width
+WRITE_OUT = 4096  # if a bucket has at most this many steps, all its gaps are listed and sorted
+SAMPLE = 512  # approximate number of progressions that are sampled to choose the bucket width
 BUCKETS_LOG2 = 10  # log2 of the number of buckets that divide the middle 90 % of the gaps
 NARROWING = 4  # when a bucket is split, the new buckets are narrower by at least this many bits
 
@@ -60,13 +60,13 @@ class GapCounts:
                 first, increment, last = last, -increment, first
                 crossing[index] = (first, increment, steps, weight)
             low, high = first >> shift, last >> shift
-            if steps <= high - low:  # sparse: fewer steps than buckets
+            if steps <= high - low:  # fewer steps than buckets: count each gap separately
                 for gap in range(first, last + 1, increment):
                     counted[gap >> shift] = counted.get(gap >> shift, 0) + weight
                 continue
             before = 0
             while low < high:
-                end = -((first - (low + 1 << shift)) // increment)  # steps before the next edge
+                end = -((first - (low + 1 << shift)) // increment)  # number of steps before the next edge
                 counted[low] = counted.get(low, 0) + (end - before) * weight
                 before = end
                 low += 1
@@ -76,8 +76,8 @@ class GapCounts:
 
     def select(self, ranks: Iterable[int]) -> dict[int, int]:
         """Return the gaps at these ranks; rank 0 is the smallest gap."""
-        inner: dict[int, list[int]] = {}  # bucket -> ranks that fall in it
-        before: dict[int, int] = {}  # bucket -> gaps in smaller buckets
+        inner: dict[int, list[int]] = {}  # bucket -> requested ranks that are in the bucket
+        before: dict[int, int] = {}  # bucket -> number of gaps in lower buckets
         for rank in ranks:
             if not 0 <= rank < self.count:
                 raise IndexError(f"rank {rank} of {self.count} gaps")
@@ -137,7 +137,7 @@ def _layout(runs: Sequence[int], widest: int) -> tuple[int, int, int]:
     )
     span = spans[len(spans) * 3 // 4]
     shift = min(widest, max((middle >> BUCKETS_LOG2).bit_length(), (span << 2).bit_length()))
-    shift = max(shift, (high - low).bit_length() - max(16, len(firsts).bit_length()))  # limits the number of buckets
+    shift = max(shift, (high - low).bit_length() - max(16, len(firsts).bit_length()))  # limit the number of buckets
     return shift, low >> shift, (high >> shift) - (low >> shift) + 1
 
 

@@ -22,7 +22,7 @@ KINDS: Final = ("ttft", "tpot", "e2e")
 
 class Promises(Struct, frozen=True):
     default: Targets  # targets of tenants that have no targets of their own
-    own: dict[str, Targets]  # targets of the other tenants, by tenant
+    own: dict[str, Targets]  # targets of the tenants that have their own, by tenant
 
     @property
     def any(self) -> bool:
@@ -36,7 +36,8 @@ def promises(scenario: Mapping[str, Any]) -> Promises:
     workload = scenario.get("workload") or {}
     tenants = {name: _targets(keys.get("slo")) for name, keys in (workload.get("tenants") or {}).items()}
     return Promises(
-        default=_targets(workload.get("slo") or scenario.get("slo")),  # `workload.slo` is for a single tenant
+        # `workload.slo` has the targets of a workload without a section of tenants.
+        default=_targets(workload.get("slo") or scenario.get("slo")),
         own={name: targets for name, targets in tenants.items() if targets != Targets()},
     )
 
@@ -46,7 +47,7 @@ def _targets(slo: Mapping[str, Any] | None) -> Targets:
 
 
 GROUPS = {"tenant": "tenants", "slo_class": "classes", "kind": "kinds"}  # column -> section of the summary
-WHOLE = 1 << 60  # the fraction 1, as an integer
+WHOLE = 1 << 60  # integer that represents the fraction 1
 
 
 def groups(recorder: Recorder, sample: Sample, facts: RunFacts, window_ps: int | None, ills: Pathology) -> Json:
@@ -125,7 +126,7 @@ def jain(shares: Sequence[int]) -> float | None:
 
 def sessions(recorder: Recorder, warmup: int) -> Json:
     """Return the section of sessions that begin after the warm-up. A retried turn counts with its last attempt."""
-    begun = max(recorder.session[:warmup], default=-1) + 1  # number of sessions that begin in the warm-up
+    begun = max(recorder.session[:warmup], default=-1) + 1  # number of sessions that begin during the warm-up
     count = len(recorder.names["session"]) - begun
     first, last = [-1] * count, [-1] * count
     outcomes: dict[tuple[int, int], int] = {}

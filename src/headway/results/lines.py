@@ -21,7 +21,7 @@ from headway.results.table import COLUMNS, Coded, Row, Table
 BATCH: Final = 4096  # number of lines that are encoded at a time
 STRETCH: Final = 1 << 23  # approximate number of bytes that are read at a time
 Line = TypeVar("Line")
-KINDS: Final = {"int": "q", "float": "d"}  # column type -> type code of its array
+KINDS: Final = {"int": "q", "float": "d"}  # type of a field -> type code of the array for its column
 
 
 def clean(value: Any) -> Any:
@@ -42,7 +42,7 @@ def write_lines(file: Path, lines: Iterable[msgspec.Struct]) -> None:
         while batch := list(islice(rest, BATCH)):
             try:
                 out.write(encoder.encode_lines(batch))
-            except UnicodeEncodeError:  # invalid Unicode, such as in a policy's reason
+            except UnicodeEncodeError:  # a string has invalid Unicode, such as a policy's reason
                 out.write(encoder.encode_lines([clean(msgspec.to_builtins(line)) for line in batch]))
 
 

@@ -33,7 +33,7 @@ def costs(recorder: Recorder, instances: Sequence[InstanceStats], length_ps: int
     requests = completed.count(True)
     tokens = sum(compress(recorder.prompt_tokens, completed)) + sum(compress(recorder.output_tokens, completed))
     busy_ps = sum(stats.busy_ps * stats.gpus for stats in instances)
-    held: Counter[float] = Counter()  # price -> GPU time; times with equal prices are summed before rounding
+    held: Counter[float] = Counter()  # price -> GPU time in ps; times with the same price are summed as integers
     for stats in instances:
         held[stats.usd_per_gpu_hour] += stats.gpus * held_ps(stats, length_ps)
     usd = fsum(time_ps / PS_PER_HOUR * price for price, time_ps in held.items())
@@ -59,7 +59,7 @@ def _kwh(instances: Sequence[InstanceStats], length_ps: int) -> float | None:
     of a GPU are unknown, return None."""
     if any(not stats.busy_watts for stats in instances):
         return None
-    drawn: Counter[float] = Counter()  # watts -> time with this power
+    drawn: Counter[float] = Counter()  # power in watts -> total time with this power, in ps
     for stats in instances:
         drawn[stats.busy_watts] += stats.busy_ps
         drawn[stats.idle_watts] += held_ps(stats, length_ps) - stats.busy_ps
@@ -73,7 +73,8 @@ def summarise(recorder: Recorder, instances: list[InstanceStats], facts: RunFact
     window_ps = facts.ended_ps - recorder.arrival_ps[facts.warmup] if counted else None
     length_ps = facts.ended_ps - facts.started_ps
     times = latency(sample)
-    # Turns that clients abandoned after a rejection count as planned, so that rejecting does not raise the score.
+    # Turns that clients abandoned after a rejection count as planned requests, so that rejecting does not raise the
+    # goodput ratio.
     planned = counted + recorder.abandoned if counted else 0
     here = present(recorder, instances)
     there = [instances[index] for index in here]
@@ -143,8 +144,8 @@ def _shadow(recorder: Recorder, facts: RunFacts) -> Json:
     if not facts.predicts and not any(believed):
         return {}
     cached = _column_of_started(recorder, facts, "cached_tokens")
-    misses = list(compress(cached, believed)).count(0)  # requests with a predicted hit but no actual hit
-    hits = list(compress(believed, cached)).count(0)  # requests with an actual hit but no predicted hit
+    misses = list(compress(cached, believed)).count(0)  # number of requests with a predicted hit but no actual hit
+    hits = list(compress(believed, cached)).count(0)  # number of requests with an actual hit but no predicted hit
     return {
         "shadow": {
             "divergences": misses + hits,
@@ -186,7 +187,7 @@ def _link(stats: InstanceStats, length_ps: int) -> Json:
 
 
 def _instances(here: list[int], instances: list[InstanceStats], length_ps: int) -> list[dict[str, Any]]:
-    routed: Counter[bool] = Counter()  # key: whether the role is prefill; disaggregated requests count for both
+    routed: Counter[bool] = Counter()  # requests at prefill instances (True) and at others (False)
     for stats in instances:
         routed[stats.role == "prefill"] += stats.requests
     return [

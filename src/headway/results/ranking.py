@@ -55,7 +55,7 @@ def every_figure() -> list[str]:
     some = {"sessions": sessions(nothing, 0), "fairness": fairness(nothing, completed_sample(nothing, NOTHING), 0)}
     some["scaling"] = scaling(nothing, [], NOTHING, 0, 0)
     stores = [TierStats("", tier, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, []) for tier in ("cpu", "storage")]
-    idle = InstanceStats("", role="prefill", kv_blocks=1, tiers=stores)  # its summary has all optional sections
+    idle = InstanceStats("", role="prefill", kv_blocks=1, tiers=stores)  # makes a summary with all optional sections
     return paths(summarise(nothing, [idle], NOTHING) | some)
 
 

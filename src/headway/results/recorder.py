@@ -24,7 +24,8 @@ class RequestColumns:
 
     __slots__ = ()
 
-    tenant: Annotated[Numbers, "i", 0]  # a code from `names`, as in the other columns of strings
+    # Columns of strings, such as this one, have the code of each string, as in `names`.
+    tenant: Annotated[Numbers, "i", 0]
     slo_class: Annotated[Numbers, "i", 0]
     session: Annotated[Numbers, "i", -1]
     turn: Annotated[Numbers, "i", 0]
@@ -43,18 +44,18 @@ class RequestColumns:
     prompt_tokens: Annotated[Numbers, "q", 0]
     output_tokens: Annotated[Numbers, "q", 0]
     cached_tokens: Annotated[Numbers, "q", 0]
-    predicted_tokens: Annotated[Numbers, "q", 0]  # cached tokens that the router expected
+    predicted_tokens: Annotated[Numbers, "q", 0]  # number of cached tokens that the router expected
     preemptions: Annotated[Numbers, "i", 0]
-    loaded_tokens: Annotated[Numbers, "q", 0]  # cached tokens that were loaded from tiers below the GPU
+    loaded_tokens: Annotated[Numbers, "q", 0]  # number of cached tokens that were loaded from tiers below the GPU
     # Disaggregated requests: the prefill instance, the end of prefill, and the begin and end of the KV transfer.
     prefill_instance: Annotated[Numbers, "i", -1]
     handed_ps: Annotated[Numbers, "q", -1]
     transfer_ps: Annotated[Numbers, "q", -1]
     transferred_ps: Annotated[Numbers, "q", -1]
-    retries: Annotated[Numbers, "i", 0]  # restarts after an instance lost the request
-    redirects: Annotated[Numbers, "i", 0]  # moves to another instance while running, because its instance was drained
-    priority: Annotated[MutableSequence[float], "d", 0.0]  # the score that the scheduler received
-    loaded_from: Annotated[Numbers, "b", -1]  # index into TIERS of the slowest tier that blocks were loaded from
+    retries: Annotated[Numbers, "i", 0]  # number of restarts after an instance lost the request
+    redirects: Annotated[Numbers, "i", 0]  # number of moves while running, because the request's instance was drained
+    priority: Annotated[MutableSequence[float], "d", 0.0]  # the priority score that the scheduler received
+    loaded_from: Annotated[Numbers, "b", -1]  # index in TIERS of the slowest tier from which blocks were loaded
 
     names: dict[str, dict[str, int]]  # column of strings -> the code of each string
 
@@ -73,7 +74,7 @@ COLUMNS: Final[dict[str, tuple[str, float]]] = {
     if name != "names"
 }
 NAMED: Final = ("tenant", "slo_class", "session", "kind", "model", "adapter")
-USUAL_CLASS: Final = "standard"  # code 0 in its column
+USUAL_CLASS: Final = "standard"  # the usual SLO class, which has code 0
 
 
 class Recorder(RequestColumns):
@@ -93,21 +94,22 @@ class Recorder(RequestColumns):
             setattr(self, name, array(kind))
         self.names = {name: {} for name in NAMED}
         self.names["slo_class"][USUAL_CLASS] = 0
-        self.retried = 0  # requests that clients sent to retry an unsuccessful request
-        self.lost_tokens = 0  # tokens that an instance generated for requests which it then lost and which were retried
-        self.not_issued = 0  # turns that sessions planned but never sent
-        self.abandoned = 0  # part of `not_issued`: turns not sent because an earlier turn was unsuccessful
+        self.retried = 0  # number of requests with which clients retried an unsuccessful request
+        # Number of tokens that instances generated for requests which they then lost and which were retried.
+        self.lost_tokens = 0
+        self.not_issued = 0  # number of turns that sessions planned but never sent
+        self.abandoned = 0  # number of turns in `not_issued` that followed an unsuccessful turn
         self.reasons: dict[int, str] = {}  # row -> why the request was rejected, failed, or timed out at the router
         self.scaled: list[ScaleRecord] = []
-        self.states: list[StateChange] = []  # recorded only with autoscaling or faults
+        self.states: list[StateChange] = []  # empty unless the run has autoscaling or faults
         self.struck: list[FaultRecord] = []
         self.preempted: list[Preemption] = []
         self.thrashed: list[Thrash] = []
-        self.events: list[Batch | KvMove] | None = None  # recorded only in a full trace
-        self.lost = 0  # requests that failed because their instance stopped
-        # Gaps between successive tokens of a request, four integers per sequence of steps: the first gap, the increment
-        # per step, the number of steps, and the number of requests. A negative number of requests subtracts the gaps
-        # of a request that does not count after all.
+        self.events: list[Batch | KvMove] | None = None  # None: not recorded, because the run has no full trace
+        self.lost = 0  # number of requests that failed because their instance stopped
+        # Gaps between successive tokens of a request. Each sequence of steps has four integers: the first gap, the
+        # increment per step, the number of steps, and the number of requests. A negative number of requests removes
+        # gaps that were recorded before, of a request that does not count after all.
         self.gaps = array("q")
 
     def record_arrival(self, at_ps: int, request: Request) -> None:
@@ -154,7 +156,7 @@ class ScaleRecord(Struct, frozen=True):
     before: int
     after: int
     reason: str = ""
-    trigger: str = ""  # trigger of the autoscaler's check: interval, queue_depth, ...
+    trigger: str = ""  # event that caused the autoscaler's check: interval, queue_depth, ...
 
 
 class StateChange(Struct, frozen=True, gc=False):
@@ -174,50 +176,50 @@ class FaultRecord(Struct, frozen=True):
 class TierStats(Struct):
     """Figures of one store below the GPU over a whole run."""
 
-    owner: str  # instance of the store, or pool whose instances share the store
+    owner: str  # name of the instance that has the store, or of the pool whose instances share it
     name: str
     blocks: int
-    hit_tokens: int  # prompt tokens loaded from this store when requests first started
+    hit_tokens: int  # number of prompt tokens that were loaded from this store when requests first started
     stored_blocks: int
     loaded_blocks: int
     thrashed_blocks: int
     peak_blocks: int
-    block_ps: int  # integral of the blocks in use over time
-    moved_bytes: int  # bytes moved over its link, in both directions
+    block_ps: int  # integral of the number of blocks in use over time, in block-picoseconds
+    moved_bytes: int  # number of bytes moved over the store's link, in both directions
     link_busy_ps: int
     interval_ps: int
-    samples: list[int]  # blocks in use at multiples of the interval
+    samples: list[int]  # number of blocks in use at multiples of `interval_ps`
 
 
 class InstanceStats(Struct):
     """Figures of one instance over a whole run."""
 
     id: str
-    pool: str | None = None  # its deployment, if the cluster has deployments
+    pool: str | None = None  # name of the instance's deployment; None if the cluster has no deployments
     model: str = ""
-    role: str | None = None  # prefill or decode; None if it does both
-    requests: int = 0  # requests routed to this instance
+    role: str | None = None  # prefill or decode; None if the instance does both
+    requests: int = 0  # number of requests routed to this instance
     busy_ps: int = 0
     steps: int = 0
-    prefill_tokens: int = 0  # computed prompt tokens, without recomputation after preemptions
+    prefill_tokens: int = 0  # number of computed prompt tokens, without recomputation after preemptions
     output_tokens: int = 0
     cached_tokens: int = 0
-    prompt_tokens: int = 0  # prompt tokens of the requests that started
+    prompt_tokens: int = 0  # number of prompt tokens of the requests that started
     preemptions: int = 0
     evicted_blocks: int = 0
     peak_kv_blocks: int = 0
     kv_blocks: int = 0
     gpus: int = 1
     usd_per_gpu_hour: float = 0.0
-    adapter_loads: int | None = None  # None if the instance has no adapter slots
-    adapter_load_ps: int = 0  # step time spent on loading adapters
+    adapter_loads: int | None = None  # number of adapter loads; None if the instance has no adapter slots
+    adapter_load_ps: int = 0  # total time that steps spent on loading adapters
     tiers: list[TierStats] = []
-    load_waits_ps: list[int] = []  # duration of each load from the tiers
-    kv_samples: list[int] = []  # GPU blocks in use at multiples of the interval, if there are tiers
+    load_waits_ps: list[int] = []  # duration of each load from the tiers below the GPU
+    kv_samples: list[int] = []  # number of GPU blocks in use at multiples of `kv_interval_ps`, if there are tiers
     kv_interval_ps: int = 0
-    sent_bytes: int = 0  # bytes of KV caches sent to decode instances
+    sent_bytes: int = 0  # number of bytes of KV caches sent to decode instances
     link_busy_ps: int = 0  # busy time of the link to decode instances
-    held_ps: int | None = None  # total time from provisioning to stopped; None means the whole run
+    held_ps: int | None = None  # total time from provisioning to stop, which is paid; None: the whole run
     idle_watts: float = 0.0
     busy_watts: float = 0.0
 
@@ -248,12 +250,12 @@ class RunFacts(Struct):
     warmup: int
     policy_metrics: dict[str, float]
     slo: Targets = Targets()
-    tenant_slos: dict[str, Targets] = {}  # targets of single tenants, which replace `slo`
+    tenant_slos: dict[str, Targets] = {}  # targets of the tenants that have their own targets instead of `slo`
     deployed: bool = False  # whether the cluster has deployments
     predicts: bool = False  # whether a policy predicts cached tokens
     routers: list[int] = []  # number of requests of each router, if there are several routers
-    pools: list[PoolFacts] = []  # filled only with autoscaling or faults
-    retries: int = 0  # retries allowed per request after an instance lost it
+    pools: list[PoolFacts] = []  # empty unless the run has autoscaling or faults
+    retries: int = 0  # maximum number of retries of a request whose instance lost it
 
 
 def seen_stats(

@@ -36,10 +36,10 @@ class Batch(Struct, frozen=True, tag_field="event", tag="batch"):
 
     at_ps: int
     instance: int
-    entered: list[int]  # requests that entered the batch
+    entered: list[int]  # row numbers of the requests that entered the batch
     running: int
     queued: int
-    prefill_tokens: int  # prompt tokens of the next step
+    prefill_tokens: int  # number of prompt tokens that the next step computes
 
 
 class KvMove(Struct, frozen=True, gc=False, tag_field="event", tag="kv_move"):
@@ -47,10 +47,10 @@ class KvMove(Struct, frozen=True, gc=False, tag_field="event", tag="kv_move"):
 
     at_ps: int
     instance: int
-    kind: str  # offload, reload, or swap_out and swap_in of a preempted request
+    kind: str  # offload or reload; swap_out or swap_in for a preempted request
     tier: str  # the tier below the GPU, which is the source or the destination of the move
     blocks: int
-    request: int = -1  # the request that owns the blocks; -1 if no request owns them
+    request: int = -1  # row number of the request that owns the blocks; -1 if no request owns them
 
 
 class Series(Struct, frozen=True):
@@ -75,13 +75,13 @@ class Counterfactual(Struct, frozen=True):
     alternative_ttft_ps: int
     e2e_ps: int
     alternative_e2e_ps: int
-    objective: str  # a figure of the summary, as in slo.goodput_ratio
+    objective: str  # path of a figure in the summary, such as slo.goodput_ratio
     value: float | None  # value of the objective in the actual run
     alternative_value: float | None
     chosen_prefill: int = -1  # index of the instance that computes the prompt; -1 if it is `chosen`
     alternative_prefill: int = -1
-    # Prompt tokens cached at the chosen and at the alternative instance. The second number is -1 if the request moved
-    # to yet another instance, or was retried, in the alternative run.
+    # Numbers of prompt tokens that were cached at the chosen and at the alternative instance. The second number is -1
+    # if the request moved to yet another instance, or was retried, in the alternative run.
     cached_tokens: int = 0
     alternative_cached_tokens: int = 0
 
@@ -117,8 +117,8 @@ class Prompt(Struct, frozen=True):
     request: int
     tokens: int  # number of tokens as the router counted them; `ends` refer to this count
     keys: Sequence[int]  # key of each block; a key depends on all keys before it
-    ends: Sequence[int]  # the end of each block, in tokens
-    max_tokens: int | None = None  # the limit that the client requested
+    ends: Sequence[int]  # end of each block: number of tokens up to the block's end
+    max_tokens: int | None = None  # limit on output tokens that the client requested
 
 
 class Finding(Struct, frozen=True):
@@ -128,9 +128,9 @@ class Finding(Struct, frozen=True):
     at_ps: int  # time at which the problem begins
     until_ps: int  # time at which the problem ends
     severity: float  # from 0 (negligible) to 1
-    count: int  # number of requests or events
+    count: int  # number of requests or events that the finding counts
     title: str  # one sentence with the most important figures
-    requests: list[int] = []  # the first or worst requests, at most EXAMPLES
+    requests: list[int] = []  # row numbers of the first or worst requests, at most EXAMPLES
     instances: list[int] = []
     evidence: Json = {}  # figures by name
 

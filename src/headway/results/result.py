@@ -60,7 +60,7 @@ class Result(Displayed):
         self._summary = summary
         self.scaling_events = scaling_events or []
         self.states = states or []
-        self.trace = trace  # minimal, decisions or full
+        self.trace = trace  # level of detail: minimal, decisions or full
         self.preemptions = preemptions or []
         self.thrashes = thrashes or []
         self.decisions = decisions
@@ -140,7 +140,7 @@ class Result(Displayed):
         return run.files()
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return the columns of the requests, with the latencies of each in milliseconds, None if it has none."""
+        """Return the columns of the requests, and their latencies in milliseconds; None if a request has none."""
         requests = self.requests
         arrived, first, ended = (requests.column(f"{name}_ps") for name in ("arrival", "first_token", "finished"))
         steps = [tokens - 1 for tokens in requests.column("output_tokens")]
@@ -171,6 +171,6 @@ class Result(Displayed):
 
 
 def _between(begin_ps: Sequence[int], end_ps: Sequence[int]) -> list[float | None]:
-    """Return the times between two events in milliseconds, None where one of them never happened."""
+    """Return the time between two events of each request in milliseconds; None if one of the events never happened."""
     pairs = zip(begin_ps, end_ps, strict=True)
     return [(end - begin) / PS_PER_MS if min(begin, end) >= 0 else None for begin, end in pairs]

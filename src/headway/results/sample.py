@@ -24,7 +24,7 @@ class Sample(Struct):
     decode_ps: list[int]  # time from the first token to the last
     prompt_tokens: list[int]
     output_tokens: list[int]
-    met: dict[str, Met]  # by name of the target; contains only targets that at least one request has
+    met: dict[str, Met]  # name of a target -> its column; only targets that at least one request has
     good: list[bool] | None  # whether each request met all its targets; None if no request has a target
 
     def __len__(self) -> int:

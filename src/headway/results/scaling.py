@@ -10,7 +10,7 @@ from headway.results.sample import ratio
 from headway.results.statistics import spread_of
 from headway.types import PS_PER_SECOND, REPLICAS, SERVING, Json
 
-OSCILLATION_PS: Final = 300 * PS_PER_SECOND  # a change of direction within this time is an oscillation
+OSCILLATION_PS: Final = 300 * PS_PER_SECOND  # a change that reverses the last change within this time is an oscillation
 FAULTS: Final = ("crash", "slow", "unreachable")
 
 
@@ -18,8 +18,8 @@ class Level(NamedTuple):
     """The numbers of a pool's instances from `at_ps`, after all changes at that time, until the next level."""
 
     at_ps: int
-    held: int  # instances that are paid for: all except stopped ones
-    replicas: int  # instances that are neither stopped nor draining
+    held: int  # number of instances that are paid for: all except stopped ones
+    replicas: int  # number of instances that are neither stopped nor draining
     serving: int
 
 

@@ -35,7 +35,7 @@ class Places:
     for which it only generates tokens."""
 
     def __init__(self, requests: Table, until_ps: int) -> None:
-        self.until_ps = until_ps  # assumed end of requests that have not ended
+        self.until_ps = until_ps  # time at which requests that have not ended are assumed to end
         self.column: dict[str, Sequence[Any]] = {name: requests.column(name) for name in requests}
         self.prompts: dict[int, array[int]] = {}
         self.answers: dict[int, array[int]] = {}
@@ -74,7 +74,7 @@ class Places:
         runs = [(started[row], row, False) for row in self.prompts.get(instance, ()) if started[row] >= 0]
         runs += [(transferred[row], row, True) for row in self.answers.get(instance, ())]
         runs.sort()
-        busy: list[tuple[int, int]] = []  # end time and slot of each running request
+        busy: list[tuple[int, int]] = []  # heap of (end time, slot) of the running requests
         free: list[int] = []
         for begun, row, generate in runs:
             first, ended = (-1, self.end_ps(row)) if generate else self._prefill_end(row)
@@ -94,7 +94,7 @@ class Places:
 
     def levels(self, instance: int) -> Iterator[tuple[int, int, int]]:
         """Yield the time and the numbers of running and waiting requests of an instance, at each change."""
-        changes: list[int] = []  # each change as one integer: time, running or waiting, plus or minus one
+        changes: list[int] = []  # each change is one integer with the bits of: time, running or waiting, begin or end
         for _, begun, until in self.waits(instance):
             changes += (begun << 2 | WAITING << 1 | 1, until << 2 | WAITING << 1)
         for stay in self.stays(instance):

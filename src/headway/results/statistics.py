@@ -50,7 +50,7 @@ def spread_of(values: Sequence[float]) -> Spread:
 
 
 CONFIDENCE: Final = 0.95
-DECIMALS: Final = 9  # decimals of a quantile; further decimals differ between machines
+DECIMALS: Final = 9  # number of decimals of a quantile, because further decimals differ between machines
 
 
 class Interval(Struct, frozen=True):
@@ -64,7 +64,7 @@ class Interval(Struct, frozen=True):
 @cache
 def quantile(freedom: int) -> float:
     """Return t such that a variable of Student's t-distribution is within ±t with 95 % probability."""
-    low, high = 1.0, 13.0  # less than the normal quantile, and more than the quantile for one degree of freedom
+    low, high = 1.0, 13.0  # below the normal quantile, and above the quantile for one degree of freedom
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if within(middle, freedom) < CONFIDENCE else (low, middle)

@@ -43,11 +43,11 @@ from headway.results.table import Table
 from headway.types import Json
 
 FORMAT = 1
-TRACES: Final = ("minimal", "decisions", "full")  # levels of detail, see `experiment.run`
+TRACES: Final = ("minimal", "decisions", "full")  # levels of detail of a trace, least first; see `experiment.run`
 MANIFEST, SCENARIO, SUMMARY, REQUESTS = "manifest.json", "scenario.yaml", "summary.json", "requests.jsonl"
 DECISIONS, ADMISSION = "decisions.jsonl", "admission.jsonl"
-STUDY = "study.json"  # marks a folder of several runs
-LONGEST: Final = 300  # maximum length of a path in an error, in characters
+STUDY = "study.json"  # file that marks a folder of several runs
+LONGEST: Final = 300  # maximum number of characters of a path in an error message
 # Keys that readers of a run rely on, with their types.
 PARTS_OF_SCENARIO: Final = {"workload": dict, "cluster": dict, "policies": dict, "seed": dict, "warmup": int}
 PARTS_OF_SUMMARY: Final = {"requests": dict, "latency": dict, "instances": list}
@@ -72,7 +72,7 @@ class RunFiles(msgspec.Struct):
     scenario: Json
     summary: Json
     requests: Table
-    lists: Mapping[str, Sequence[Any]]  # by name, as in LISTS
+    lists: Mapping[str, Sequence[Any]]  # the other lists of the run, by their names in LISTS
     decisions: Decisions | None = None
     key: str = ""
     trace: str = "minimal"
@@ -94,7 +94,7 @@ class Manifest(msgspec.Struct):
     headway: str
     seed: Any = None
     trace: str = "minimal"
-    key: str = ""  # empty until the folder is complete, and if a policy was a Python object of the caller
+    key: str = ""  # run key; empty until the folder is complete, or if a policy was a Python object
 
 
 class _Dumper(yaml.SafeDumper):
@@ -114,7 +114,7 @@ def write(folder: str | Path, run: RunFiles) -> None:
         check(place)
         place.mkdir(parents=True, exist_ok=True)
         old = (SUMMARY, REQUESTS, SCENARIO, DECISIONS, ADMISSION, *(file for file, _ in LISTS.values()))
-        for name in old:  # so that the folder never contains files of two runs
+        for name in old:  # remove the old files, so that the folder never contains files of two runs
             (place / name).unlink(missing_ok=True)
         manifest = Manifest(FORMAT, __version__, run.scenario.get("seed"), run.trace)
         _text(place / MANIFEST, pretty(msgspec.to_builtins(manifest)) + "\n")
@@ -140,7 +140,7 @@ def writing(place: str | Path) -> Iterator[None]:
 def add(folder: str | Path, name: str, lines: Sequence[msgspec.Struct]) -> None:
     """Write one list of a run, as in LISTS, into its existing folder."""
     file = Path(folder) / LISTS[name][0]
-    part = file.with_suffix(".part")  # an interrupted write leaves the folder readable
+    part = file.with_suffix(".part")  # write a temporary file, so that an interrupted write leaves the folder readable
     with writing(file):
         if not lines:
             file.unlink(missing_ok=True)

@@ -29,9 +29,9 @@ FORMAT: Final = 1
 STUDY: Final = store.STUDY
 SEEDS: Final = "seeds"
 PART: Final = ".part"  # suffix of files and folders that are being written
-UNFINISHED: Final = "Unfinished: some runs are missing."  # the verdict until all runs are done
+UNFINISHED: Final = "Unfinished: some runs are missing."  # the study's verdict until all runs are done
 TRIES: Final = 10  # maximum number of attempts to replace a folder
-LONGEST: Final = 100  # maximum length of a folder's name without its key, in characters
+LONGEST: Final = 100  # maximum number of characters of a folder's name, without the run key
 Kind = Literal["comparison", "sweep"]
 
 
@@ -103,7 +103,7 @@ def run_entry(
 
 def write_whole(file: Path, text: str) -> None:
     """Write a file that is either complete or absent."""
-    part = file.with_name(f".{file.name}.{os.getpid()}{PART}")  # unique, as two points of a sweep may share a run
+    part = file.with_name(f".{file.name}.{os.getpid()}{PART}")  # two processes may write the same run
     with store.writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(text, encoding="utf-8", newline="\n")
@@ -171,7 +171,7 @@ def _others(name: str) -> bool:
         os.getpgid(int(match[1]))
     except (ProcessLookupError, OverflowError):
         return False
-    except OSError:  # the process belongs to another user
+    except OSError:  # the process exists, but belongs to another user
         pass
     return True
 

@@ -19,37 +19,37 @@ from headway.results.decisions import Decision, Decisions, scorer_weights
 from headway.results.result import Result
 
 SHORT_QUEUE: Final = 5  # a queue with fewer requests than this is short
-WORST_KEPT: Final = 64  # number of worst decisions that are kept
+WORST_KEPT: Final = 64  # number of decisions with the highest regret that are kept
 
 
 class Away(Struct):
     """Decisions that chose an instance although another instance was believed to cache more of the prompt."""
 
     count: int = 0
-    tokens: int = 0  # sum of the additional tokens that the best instance was believed to cache
-    uncached: int = 0  # decisions whose request hit no cache
-    missed: int = 0  # decisions whose request missed its targets
-    judged: int = 0  # decisions whose request could be judged by its targets
-    short_queue: int = 0  # decisions where the instance with more cached tokens had a short queue
-    deciders: Counter[str] = field(default_factory=Counter)  # decisions by the scorer that contributed most
+    tokens: int = 0  # total number of tokens that the best instance was believed to cache beyond the chosen one
+    uncached: int = 0  # number of decisions whose request hit no cache
+    missed: int = 0  # number of decisions whose request missed its targets
+    judged: int = 0  # number of decisions whose request could be judged by its targets
+    short_queue: int = 0  # number of decisions where the instance with more cached tokens had a short queue
+    deciders: Counter[str] = field(default_factory=Counter)  # number of decisions by the scorer that contributed most
 
 
 class Survey(Struct):
     count: int = 0
-    candidates: int = 0  # sum of the numbers of candidates
-    estimated: int = 0  # decisions with an estimate of the latency model
+    candidates: int = 0  # total number of candidates of all decisions
+    estimated: int = 0  # number of decisions for which the latency model has an estimate
     regret_ps: int = 0  # sum of the estimated regrets
-    regretted: int = 0  # decisions with regret
+    regretted: int = 0  # number of decisions with regret
     away: Away = field(default_factory=Away)
-    hit_elsewhere: int = 0  # cache misses while another instance was believed to cache more
-    compared: int = 0  # decisions with an estimate and an actual first token
-    expected_ps: int = 0  # sum of the estimates of the compared decisions
+    hit_elsewhere: int = 0  # number of cache misses while another instance was believed to cache more
+    compared: int = 0  # number of decisions with an estimate and an actual first token
+    expected_ps: int = 0  # sum of the estimated TTFT of the compared decisions
     waited_ps: int = 0  # sum of the actual times from the compared decisions to the first tokens
     worst: list[tuple[int, int]] = field(default_factory=list)  # (estimated regret, index of the decision), worst first
-    regrets_ps: array[int] = field(default_factory=lambda: array("q"))  # regrets of decisions with an estimate
-    arguments: dict[str, array[float]] = field(default_factory=dict)  # scorer -> chosen score minus mean score
-    # For each request, from its last decision: the number of queued requests and the believed cached tokens at the
-    # chosen instance; -1 if the request has no decision.
+    regrets_ps: array[int] = field(default_factory=lambda: array("q"))  # regret of each decision with an estimate
+    arguments: dict[str, array[float]] = field(default_factory=dict)  # scorer -> chosen minus mean score, by decision
+    # For each request, as of its last decision: the number of queued requests at the chosen instance, and the number
+    # of tokens believed to be cached there. Both are -1 if the request has no decision.
     queued: array[int] = field(default_factory=lambda: array("i"))
     believed: array[int] = field(default_factory=lambda: array("q"))
 
@@ -124,8 +124,8 @@ def _arguments(totals: Survey, decision: Decision) -> None:
 
 
 def best_estimate(decision: Decision) -> int:
-    """Return the position of the candidate with the earliest estimated first token; without estimates, of the chosen
-    one."""
+    """Return the position of the candidate with the earliest estimated first token. If there are no estimates, return
+    the position of the chosen candidate."""
     places = [place for place, estimate in enumerate(decision.estimated_ttft_ps) if estimate >= 0]
     return min(places, key=decision.estimated_ttft_ps.__getitem__, default=decision.place(decision.judged))
 

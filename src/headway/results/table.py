@@ -44,14 +44,14 @@ class Row(Struct, forbid_unknown_fields=True, omit_defaults=True):
     predicted_tokens: int
     preemptions: int
     loaded_tokens: int = 0
-    prefill_instance: int = -1  # this and the next three fields are only for disaggregated requests
+    prefill_instance: int = -1  # this field and the next three are -1 unless the request is disaggregated
     handed_ps: int = -1
     transfer_ps: int = -1
     transferred_ps: int = -1
     retries: int = 0
     redirects: int = 0
     priority: float = 0.0
-    loaded_from: str = ""  # slowest tier below the GPU (cpu or storage) that blocks were loaded from
+    loaded_from: str = ""  # slowest tier below the GPU (cpu or storage) from which blocks were loaded; empty if none
 
 
 COLUMNS = Row.__struct_fields__
@@ -106,7 +106,7 @@ class Table:
         column = self._columns.get(name)
         if column is None:
             raise KeyError(f"Unknown column {name!r}.{suggest(name, COLUMNS)}")
-        if isinstance(column, array | range | Coded):  # compact until its first use
+        if isinstance(column, array | range | Coded):  # convert a compact column to a list on its first use
             column = self._columns[name] = list(column)
         return column
 
@@ -169,8 +169,8 @@ class Columns(RequestColumns):
 def encode(column: Any, words: Sequence[str] = ()) -> tuple[Numbers, dict[str, int]]:
     """Return a column of strings as codes, and the code of each string. Strings in `words` have their index as code."""
     if isinstance(column, Coded):
-        own = column.words[:-1] if list(column.words[-1:]) == [""] else column.words  # without the string of code -1
-        if words and list(own) != list(words):  # a column read from a file has codes in order of occurrence
+        own = column.words[:-1] if list(column.words[-1:]) == [""] else column.words  # omit the string of code -1
+        if words and list(own) != list(words):  # in a column from a file, codes are in order of occurrence
             places = [words.index(word) for word in own]
             return [places[code] for code in column.codes], {word: code for code, word in enumerate(words)}
         return column.codes, {word: code for code, word in enumerate(own)}

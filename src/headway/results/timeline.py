@@ -23,7 +23,7 @@ from headway.types import PS_PER_SECOND, Json
 
 ROUTER: Final = 1  # process number of the router; an instance has the number ROUTER + 1 + its index
 CHUNK: Final = 4096  # number of events that are written at a time
-ARROW_PS: Final = 2000  # an arrow begins this long before the end of its slice, so that it is inside, in whole ns
+ARROW_PS: Final = 2000  # an arrow begins this long before the end of its slice, so that it begins inside the slice
 
 
 def timeline(result: Result) -> Iterator[bytes]:
@@ -131,7 +131,8 @@ class _Tracks:
         for row, begun, until in self.places.waits(index):
             yield from self._span(pid, "waiting", "queue", row, begun, until)
         slots: list[int] = []
-        preempted = {each.request: state for each in self.preemptions.get(index, ())}  # request -> thread
+        # Request -> thread that shows its preemptions: the thread of its slot, or of the state if it has no slot.
+        preempted = {each.request: state for each in self.preemptions.get(index, ())}
         for stay in self.places.stays(index):
             if stay.slot == len(slots):
                 slots.append(self._new_thread())

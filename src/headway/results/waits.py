@@ -14,16 +14,16 @@ from typing import Final, NamedTuple
 from headway.policies.classes import CLASSES
 from headway.results.recorder import RequestColumns
 
-LONG_TOKENS: Final = 1024  # a prompt with fewer computed tokens does not block other prompts
+LONG_TOKENS: Final = 1024  # minimum number of computed tokens of a prompt that blocks other prompts
 LONG_FACTOR: Final = 4  # a blocking prompt is at least this many times as long as the waiting one
-USUAL: Final = "standard"  # user-defined classes have the rank of this class
+USUAL: Final = "standard"  # SLO class whose rank user-defined classes have
 
 
 class Queue(NamedTuple):
     """The requests that waited at one instance."""
 
-    rows: list[int]  # the requests in order of arrival
-    order: list[int]  # the requests in order of the end of their waits
+    rows: list[int]  # rows of the requests, in order of arrival
+    order: list[int]  # rows of the same requests, in order of the end of their waits
 
 
 class Waits:
@@ -33,7 +33,7 @@ class Waits:
         self.requests = requests
         self.ended_ps = ended_ps
         pairs = requests.select("started_ps", "finished_ps")
-        # The end of each wait: the first step began, the request gave up, or the run ended.
+        # The time at which each wait ended: the first step began, the request gave up, or the run ended.
         self.left_ps = [began if began >= 0 else (end if end >= 0 else ended_ps) for began, end in pairs]
 
     @cached_property
@@ -91,12 +91,12 @@ def importance(requests: RequestColumns) -> list[int] | None:
 def _find_passed(order: Iterable[int], waits: Waits, ranks: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield each overtaken request with the request that overtook it.
 
-    The stack contains the started requests that no less important request followed. Therefore the least important
-    request that started after a time is the first request on the stack that started after that time.
+    The stack contains each started request after which no less important request has started. Therefore the least
+    important request that started after a time is the first request on the stack that started after that time.
     """
     enqueued, started, left = waits.requests.enqueued_ps, waits.requests.started_ps, waits.left_ps
-    stack: list[tuple[int, int, int]] = []  # start, rank and row
-    same: list[int] = []  # requests started at this time, which do not overtake each other
+    stack: list[tuple[int, int, int]] = []  # start time, rank and row of started requests
+    same: list[int] = []  # rows of the requests that started at time `now`, which do not overtake each other
     now = -1
     for row in order:
         if left[row] != now:
@@ -122,7 +122,7 @@ class _Spans:
     def __init__(self) -> None:
         self.begins: list[int] = []
         self.ends: list[int] = []
-        self.before: list[int] = []  # covered time before each span
+        self.before: list[int] = []  # for each span: total covered time before its begin
 
     def add(self, begin: int, end: int) -> None:
         if self.begins and begin <= self.ends[-1]:

@@ -29,7 +29,7 @@ USUAL: Final = ("round-robin", "least-loaded", "weighted", "lmetric")
 TTFT, HITS, SPREAD = "mean TTFT", "hit ratio", "request distribution"
 LIMITS: Final = {TTFT: 0.10, HITS: 0.02, SPREAD: 0.05}
 SIDES: Final = ("simulated", "live")
-Progress = Callable[[int, int], None]  # called with the number of ended requests and the number of all requests
+Progress = Callable[[int, int], None]  # called with the number of ended requests and the total number of requests
 
 
 class Pair(Struct, frozen=True):

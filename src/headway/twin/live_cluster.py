@@ -43,7 +43,7 @@ class Process(AbstractContextManager["Process"]):
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._stderr,
-            start_new_session=True,  # so that Ctrl-C reaches only the parent process, which then stops this one
+            start_new_session=True,  # so that Ctrl-C reaches only the parent process, which then stops this process
         )
 
     def output(self) -> str:
@@ -100,7 +100,7 @@ TINY: Final = {"rate": "2000/s", "prompt_tokens": 8, "output_tokens": 4}
 
 
 def meanwhile(policies: Json) -> Json:
-    """Return policies for the warm-up: they spread requests evenly, and are not `policies`, which thus start fresh."""
+    """Return policies for the warm-up, which spread requests evenly. They differ from `policies`, which start fresh."""
     return {"routing": "round-robin" if "least-loaded" in str(policies["routing"]) else "least-loaded"}
 
 
@@ -109,12 +109,13 @@ def warm(url: str, scenario: Scenario, replicas: int, speed: float) -> None:
     load(Ask(url, model=scenario.cluster.default_model(), truth=True), few, speed=speed)
 
 
-STEP_MS: Final = 20.0  # wall-clock duration of the shortest step
+STEP_MS: Final = 20.0  # wall-clock duration that the shortest step should have
 POLL_S: Final = 0.1  # wall-clock polling interval if the scenario's signals are always fresh
-OFTEN_S: Final = 0.01  # minimum polling interval
+OFTEN_S: Final = 0.01  # minimum polling interval, in wall-clock seconds
 DIGITS: Final = 6  # number of decimals of a tick in seconds; the ticks of three processes agree to this precision
-LONG: Final = "30d"  # an age that is never reached, so that nothing expires, as in the simulation
-STATIC: Final = ("pool", "kv_blocks", "max_batch_size", "max_batch_tokens", "max_queue", "capacity")  # engine settings
+LONG: Final = "30d"  # a time to live that no run reaches, so that nothing expires, as in the simulation
+# Settings of an engine that the gateway's file repeats.
+STATIC: Final = ("pool", "kv_blocks", "max_batch_size", "max_batch_tokens", "max_queue", "capacity")
 GATEWAY: Final = ("admission", "priority", "flow", "routing")  # policy stages that a gateway runs
 
 

@@ -11,8 +11,8 @@ from headway.views.window import WINDOW_PS, Window
 
 SHORT_PS: Final = PS_PER_SECOND
 BURST_FACTOR: Final = 2
-BURST_LEAST: Final = 5  # minimum number of requests in the short window; fewer may be chance
-# Records of its own past that a router keeps only if a policy of the run declares them.
+BURST_LEAST: Final = 5  # minimum number of requests in the last second for a burst; fewer requests may be chance
+# Records of the past that a router keeps only if a policy of the run declares them.
 KEPT: Final = ("tenants", "totals", "recent")
 
 
@@ -23,10 +23,10 @@ class ClusterView:
 
     def __init__(self, instances: Sequence[InstanceView]) -> None:
         self.instances = tuple(instances)  # the instances that can serve this request, in order of index
-        self.group = 0  # number of the group of instances that serves the request's model
+        self.group = 0  # index of the group of instances that serve the request's model
         self.now_ps = 0
         self.priority = NO_PRIORITY  # priority of the current request
-        self.explain = False  # whether routes should have scorecards
+        self.explain = False  # whether policies should return routes with scorecards
         self._tenants: Mapping[str, TenantView] | None = None
         self._totals: Totals | None = None
 

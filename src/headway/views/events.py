@@ -9,13 +9,13 @@ from headway.views.instance import InstanceView
 class RequestEvent(Struct, frozen=True, gc=False):
     at_ps: int
     request: Request
-    instance: InstanceView  # the decode instance, if the request also has a prefill instance
+    instance: InstanceView  # the request's instance; with two instances, the decode instance
 
 
 class Routed(RequestEvent, frozen=True, gc=False):
     """The router sent a request to an instance."""
 
-    prefill: InstanceView | None = None  # the instance that computes the prompt, if it is not `instance`
+    prefill: InstanceView | None = None  # the instance that computes the prompt; None: it is `instance`
 
 
 class Handed(RequestEvent, frozen=True, gc=False):

@@ -196,7 +196,7 @@ class InstanceView:
         ),
     ] = ()
 
-    _recent: Recent | None = field(default=None, init=False)  # set if the router records its own measurements
+    _recent: Recent | None = field(default=None, init=False)  # the router's own measurements; None: not recorded
     _estimator: Estimator | None = field(default=None, init=False)
 
     @property

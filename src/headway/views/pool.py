@@ -15,7 +15,7 @@ from headway.types import PS_PER_SECOND, REPLICAS, SERVING, STARTING
 from headway.views.instance import InstanceView
 from headway.views.window import Window
 
-REMEMBERED: Final = 1 << 16  # maximum number of samples in the history: 22 days of checks every 30 s
+REMEMBERED: Final = 1 << 16  # maximum number of samples in the history, which is 22 days of checks every 30 s
 NOTHING: Final = -1  # marks a missing time or duration
 SPARE: Final = 64  # a running total with fewer entries than this never removes old entries
 # Signals of instances that a pool shows as the mean over its serving instances.
@@ -27,9 +27,9 @@ class LoadSample(Struct, frozen=True, gc=False):
 
     at_ps: int  # time of the later check
     replicas: int
-    rate: float  # requests per second
+    rate: float  # requests per second that were sent to the pool between the checks
     concurrency: float  # mean number of requests in flight or waiting for an instance, over the time between the checks
-    queued: float  # mean number of requests queued at a serving instance, at the later check
+    queued: float  # mean over the serving instances of the number of queued requests, at the later check
 
 
 class RunningTotal:
@@ -39,10 +39,10 @@ class RunningTotal:
     def __init__(self, start_ps: int, kept_ps: int, level: int = 0) -> None:
         self.kept_ps = kept_ps
         self.level = level
-        self.total = 0  # the total at the last entry
+        self.total = 0  # the total at the last of `times`
         self.times = [start_ps - 1]
         self.totals = [0]  # the total at each of `times`, including changes at that time
-        self.levels = [level]  # the level from each of `times` on
+        self.levels = [level]  # the level from each of `times` until the next
         self.full = SPARE
 
     def add(self, now_ps: int, amount: int = 1) -> None:
@@ -59,7 +59,8 @@ class RunningTotal:
             self.totals[-1], self.levels[-1] = self.total, level
             return
         if len(self.times) >= self.full:
-            old = bisect_right(self.times, now_ps - self.kept_ps) - 1  # last entry before the longest window
+            # Index of the last entry before the longest window.
+            old = bisect_right(self.times, now_ps - self.kept_ps) - 1
             if old > 0:
                 del self.times[:old], self.totals[:old], self.levels[:old]
             self.full = 2 * len(self.times) + SPARE
@@ -102,18 +103,18 @@ class PoolView:
         self.minimum = minimum
         self.maximum = maximum
         self.views = tuple(views)
-        self.slots = views[0].max_batch_size if views else 0  # maximum batch size of one replica
-        self.kv_tokens = views[0].kv_blocks * block_tokens if views else 0  # capacity of one replica's KV cache
-        self.inflight = 0  # number of requests at its instances
-        self.inflight_tokens = 0  # number of prompt tokens of these requests
+        self.slots = views[0].max_batch_size if views else 0  # maximum number of requests in the batch of one replica
+        self.kv_tokens = views[0].kv_blocks * block_tokens if views else 0  # KV capacity of one replica, in tokens
+        self.inflight = 0  # number of requests at the pool's instances
+        self.inflight_tokens = 0  # number of prompt tokens of the requests in `inflight`
         self.pending = 0  # number of requests that wait at the router and that this pool could serve
         self.scaled_ps = NOTHING
-        # Thresholds of the autoscaler's triggers, and the times since which the load is beyond them.
+        # Thresholds of the autoscaler's triggers, and the times since which the load is above `high` or below `low`.
         self.high: float | None = None
         self.low: float | None = None
         self.high_since = NOTHING
         self.low_since = NOTHING
-        self.last_rate = 0.0  # request rate at the last check
+        self.last_rate = 0.0  # requests per second at the autoscaler's last check
         self.start(0, 0, 0)
 
     def start(self, now_ps: int, window_ps: int, kept_ps: int) -> None:
@@ -127,8 +128,8 @@ class PoolView:
         self.samples: list[LoadSample] = []
         self.sampled = (now_ps, 0, self.load.upto(now_ps))  # time, arrivals and load total of the last sample
         self.classes: dict[str, Window] = {}  # SLO class -> an entry per ended request: 1 if it met its SLO, else 0
-        self.firsts = Window(window_ps)  # times to the first token of ended requests
-        self.latencies = Window(window_ps)  # times to the last token of completed requests
+        self.firsts = Window(window_ps)  # TTFT of each ended request that has a first token
+        self.latencies = Window(window_ps)  # time from arrival to last token of each completed request
         self.recount(now_ps)
 
     def on_sent(self, now_ps: int, tokens: int) -> None:
@@ -319,6 +320,6 @@ class PoolView:
     def mean(self, signal: str) -> float:
         values = [getattr(view, signal) for view in self.views if view.state in SERVING]
         total = 0.0
-        for value in values:  # the built-in `sum` over floats differs between versions of Python
+        for value in values:  # a loop, because the result of `sum` over floats differs between versions of Python
             total += value
         return total / len(values) if values else 0.0

@@ -28,7 +28,7 @@ UNITS: Final = {
     "name": "",
 }
 Getter = TypeVar("Getter", bound=Callable[..., Any])
-NOT_AVAILABLE: Final = ""  # source of a signal that is not available and therefore keeps its default
+NOT_AVAILABLE: Final = ""  # marks a signal without a source: its value stays the default
 
 
 class Signal(Struct, frozen=True):
@@ -36,10 +36,10 @@ class Signal(Struct, frozen=True):
 
     freshness: Freshness
     kind: Kind
-    description: str = ""  # for a derived signal, its docstring
+    description: str = ""  # meaning of the signal; for a derived signal, the docstring of its property
     simulated: str = NOT_AVAILABLE  # source of the value in the simulator
     live: str = NOT_AVAILABLE  # source of the value in the gateway
-    unit: str = ""  # set if the unit is not that of the kind
+    unit: str = ""  # unit of the value; empty: the usual unit of the signal's kind
     # Names that a policy must declare to read the signal: the signal's own name, unless it is static or derived.
     reads: tuple[str, ...] = ()
     derived: bool = False
@@ -55,10 +55,10 @@ class Signal(Struct, frozen=True):
     # Reported signals: whether the mean of the other engines replaces the value if an engine does not report it.
     mean_if_missing: bool = False
     # Position of the signal in the record that WebAssembly policies read, and its position among the engine's fields in
-    # the status document.
+    # the status document. None: the signal is not in that record or document.
     wasm: int | None = None
     status: int | None = None
-    # `table` fills these in.
+    # `table` sets the following fields.
     name: str = ""
     type: Any = None
 
@@ -75,7 +75,7 @@ def derived_signal(freshness: Freshness, kind: Kind, *reads: str, **more: Any) -
 
     def attach(getter: Getter) -> Getter:
         text = (inspect.getdoc(getter) or "").split("\n\n")[0].replace("\n", " ")
-        setattr(getter, "signal", replace(signal, description=text))  # noqa: B010  (mypy knows of no such attribute)
+        setattr(getter, "signal", replace(signal, description=text))  # noqa: B010  (mypy does not know this attribute)
         return getter
 
     return attach

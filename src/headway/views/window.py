@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 from headway.types import PS_PER_SECOND, Request
 
-WINDOW_PS: Final = 10 * PS_PER_SECOND  # length of the windows over a router's own measurements
+WINDOW_PS: Final = 10 * PS_PER_SECOND  # length of the windows in which a router keeps its own measurements
 
 
 class Window(Struct, eq=False):
@@ -15,7 +15,7 @@ class Window(Struct, eq=False):
     window, so an entry costs O(1) amortised. Times must not decrease between calls."""
 
     length_ps: int
-    entries: deque[tuple[int, int]] = field(default_factory=deque)  # (time, amount)
+    entries: deque[tuple[int, int]] = field(default_factory=deque)  # (time, amount) of each entry, oldest first
     total: int = 0  # sum of the amounts of all entries
 
     def add(self, now_ps: int, amount: int = 1) -> None:

@@ -67,7 +67,7 @@ class Confidence:
         return self.total / self.tokens if self.tokens else None
 
     def reaches(self, threshold: float) -> bool:
-        """Return whether the mean log-probability reaches a threshold; False without log-probabilities."""
+        """Return whether the mean log-probability reaches a threshold; False if no token has a log-probability."""
         return self.tokens > 0 and self.total >= threshold * self.tokens
 
 

@@ -27,16 +27,18 @@ if TYPE_CHECKING:
     from headway.types import Request
 
 MARK: Final = b"x-headway-cascade: "
-UNKNOWN_EVENTS: Final = 64  # after this many events more than `confident_tokens`, log-probabilities count as missing
+# After `confident_tokens` events and this many more, the cascade judges the answer, even if fewer than
+# `confident_tokens` tokens have a log-probability.
+UNKNOWN_EVENTS: Final = 64
 HELD_BYTES: Final = 2 * 1024 * 1024
 LONGEST_LINE: Final = 4 * 1024 * 1024
-FINAL: Final = (429, 504)  # statuses of limits, shedding and deadlines, at which another model would not help
-# How the cascade treats the current answer.
+FINAL: Final = (429, 504)  # statuses of limits, shedding and deadlines: after these, asking another model is useless
+# The states of the current step: what the cascade does with the answer of its model.
 ASKED, HELD, COLLECTED, DROPPED, PASSED, STRIPPED = range(6)
 
 
 class Cascade(Exchange):
-    """Holds back each answer except the last model's. If its confidence is too low, it asks the next model instead."""
+    """Holds back every answer except the last model's. If an answer is not confident, the next model is asked."""
 
     def __init__(
         self,
@@ -138,7 +140,7 @@ class Cascade(Exchange):
             return
         self.since = self.services.clock.seconds()
         if self.payload is None or self.over:
-            return  # discard the answer
+            return  # discard this piece of the answer
         if self.tally.count(data):
             self.record_first_token()
         piece = self.payload.read(data)
@@ -188,7 +190,7 @@ class Cascade(Exchange):
             held = b"".join(pieces) if self.wants_logprobs else without_logprobs(b"".join(pieces))
             fields.append((b"content-length", b"%d" % len(held)))
         super().on_head(self.upstream, self.status, fields)
-        self.until_close = closes  # `on_head` derived it from the changed header fields instead of the engine's
+        self.until_close = closes  # restore the value: `on_head` has set it from the changed header fields
         self.client.transport.writelines([self.opening, held])
         self.opening = b""
         self.first_ps = self.services.clock.now_ps()

@@ -48,7 +48,7 @@ class Arms:
     """The guard of a control plane: chooses the arm that decides on a request."""
 
     control: ControlPlane
-    selects: Callable[[Request], bool]  # whether the canary decides on a request
+    selects: Callable[[Request], bool]  # returns whether the canary decides on a request
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class Arms:
         self.context = context
         self.live = Arm(LIVE, policies, context)
         self.former, self.on_failure = [*former, PLAIN], on_failure
-        self.fallbacks: list[Arm] = []  # each fallback is built when it is first needed
-        self.trial: Arm | None = None  # the canary
+        self.fallbacks: list[Arm] = []  # the fallbacks built so far; each is built when it is first needed
+        self.trial: Arm | None = None  # the canary; None if there is no canary
 
     def try_out(self, now_ps: int, policies: Mapping[str, Any], selects: Callable[[Request], bool]) -> None:
         """Let a canary decide on the requests that `selects` accepts."""
@@ -121,7 +121,7 @@ class Arms:
                 fallback = Arm("fallback", build_policies(spec), self.context)
                 self.control.join(now_ps, fallback.policies)
                 self.fallbacks.append(fallback)
-            except Exception as error:  # these policies were built before, but their file may have changed
+            except Exception as error:  # these policies were valid before, but their file may have changed
                 self._fail(arm, error)
         return self.fallbacks[place]
 

@@ -22,9 +22,9 @@ class Places:
         for view in self.views:
             view.state = "stopped"
         self.block_tokens = block_tokens
-        self.alone, self.roles = alone, ["both"] * count  # roles from the specifications
-        self.reporting = [False] * count  # whether the engine's reports are fresh, by place
-        self.peers: dict[str, dict[int, Counts]] = {}  # counts of other gateways, by gateway and place
+        self.alone, self.roles = alone, ["both"] * count  # roles of the engines by place, as specified
+        self.reporting = [False] * count  # for each place: whether its engine's reports are fresh
+        self.peers: dict[str, dict[int, Counts]] = {}  # counts of other gateways, by the gateway's name and by place
 
     def take(self, place: int, member: Json) -> InstanceView:
         """Put an engine at a place, or change the specification of the engine there."""
@@ -91,7 +91,7 @@ class Places:
         self.count(view)
 
     def count(self, view: InstanceView) -> None:
-        """If there is no fresh report, estimate the engine's load from the gateway's own counts."""
+        """If an engine has no fresh report, estimate the engine's load from the gateway's own counts."""
         if not self.reporting[view.index]:
             inflight, most, used = view.inflight, view.max_batch_size, view.inflight_tokens // self.block_tokens
             view.running = running = inflight if inflight < most else most

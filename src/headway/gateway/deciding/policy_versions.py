@@ -40,10 +40,10 @@ class PlaneSettings(Struct, frozen=True):
     block_tokens: int = 16
     seed: int = 0
     patience_ps: int = 10**13
-    alone: bool = True  # a prefill or decode engine without a partner serves whole requests
+    alone: bool = True  # whether a prefill or decode engine without a partner serves whole requests
     ttl_ps: int = TTL_PS
     speculative_ps: int = SPECULATIVE_PS
-    most_failures: int = MOST_FAILURES  # number of failures after which the former policies take over
+    most_failures: int = MOST_FAILURES  # number of failed decisions after which the former policies take over
 
 
 class PolicyVersions:
@@ -54,9 +54,10 @@ class PolicyVersions:
         self.settings, self.policies = settings, settings.policies
         self.places, self.beliefs, self.journals = places, beliefs, journals
         self.estimator: Estimator = StepTimes()
-        self.former: Json | None = None  # policies of the previous version
+        self.former: Json | None = None  # policies of the previous version; None: there is no previous version
         self.version = 0
-        self.on_failure: Callable[[str, Exception], None] = lambda arm, error: None  # called with failed arm and error
+        # Called with the name of the arm that failed to decide, and with the error.
+        self.on_failure: Callable[[str, Exception], None] = lambda arm, error: None
         self.on_change: Callable[[str], None] = lambda why: None  # called with the reason for a new version
         self.on_rebuilt: Callable[[], None] | None = None  # called after the control plane was replaced
         self._context: Context | None = None
@@ -134,7 +135,7 @@ class PolicyVersions:
 
     def _replace(self, now_ps: int, policies: Json, former: Json | None, why: str) -> list[Request]:
         old, self.former, self.version = self.control, former, self.version + bool(why)
-        self.policies = policies  # set first, because journals read them when they are bound
+        self.policies = policies  # set the policies first, because journals read them in `bind`
         self._build(now_ps)
         waiting, flights = old.waiting.leave(), old.flights.by_id
         self.control.take_over(now_ps, flights)
@@ -158,7 +159,7 @@ class PolicyVersions:
 
     @property
     def spent(self) -> bool:
-        """Whether the canary or the policies in force have reached the limit on failures."""
+        """Whether the canary or the policies in force are spent: they have reached the limit on failures."""
         most, trial = self.settings.most_failures, self.arms.trial
         return self.arms.live.failures >= most or (trial is not None and trial.failures >= most)
 

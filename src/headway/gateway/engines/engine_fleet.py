@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headway.gateway.waiting import Waiting
     from headway.http.upstream import Upstream
 
-SOURCES: Final = ("file", "admin", "etcd")  # if two sources name the same engine, the first one wins
+SOURCES: Final = ("file", "admin", "etcd")  # if two sources name the same engine, the source that is listed first wins
 # If one of these keys changes, a new engine replaces the old engine. Any other change updates the engine.
 IDENTITY: Final = ("url", "role", "key_env", "events", "events_replay", "events_topic", "bootstrap_port", "kvd")
 log = logging.getLogger("headway.gateway")
@@ -38,12 +38,13 @@ class Backend:
         self.spec = spec
         self.view = view
         self.place = view.index
-        self.target_line = b"x-headway-target: " + spec.name.encode()  # header line of the gateway's answers
+        # Header line of the gateway's answers, which names the engine.
+        self.target_line = b"x-headway-target: " + spec.name.encode()
         self.address = Address(spec.url, f"backends.{spec.name}.url")
         self.key = spec.key  # the engine's own bearer token
         self.free: deque[Upstream] = deque()
-        self.opened = 0  # number of connections, free or in use
-        self.failures = 0  # number of consecutive failures
+        self.opened = 0  # number of open connections, free or in use
+        self.failures = 0  # number of consecutive failed requests
         self.ejected = False
         self.unready: dict[str, str] = {}  # reasons why the engine is not ready, by reporter
 

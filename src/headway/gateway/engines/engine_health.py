@@ -41,7 +41,7 @@ class HealthSettings(Struct, frozen=True):
 
 
 class Pulse:
-    """The state of an engine according to its health checks. Until a check has passed, each check sets the state."""
+    """An engine's state by its health checks. Until the first check passes, a single check can change the state."""
 
     def __init__(self) -> None:
         self.up = True
@@ -105,7 +105,7 @@ class Checks:
 class Health:
     def __init__(self, clock: Clock, fleet: Fleet, failures: int = 3, open_s: float = 5.0) -> None:
         self.clock, self.fleet, self.failures, self.open_s = clock, fleet, failures, open_s
-        self.probe: Probe | None = None  # returns why an ejected engine cannot return yet, or ""
+        self.probe: Probe | None = None  # checks an ejected engine: returns why it cannot serve yet, or ""
 
     def record_status(self, backend: Backend, status: int) -> None:
         if status >= 500:

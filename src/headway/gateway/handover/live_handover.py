@@ -244,7 +244,8 @@ class SglangHanding(Handing):
 
     def __init__(self, handover: Handover, exchange: Exchange) -> None:
         super().__init__(handover, exchange)
-        self.held: tuple[Upstream, int, Fields] | None = None  # head of an answer whose body has not begun
+        # Arguments of `on_head` for the decode engine's answer, while its body has not begun; otherwise None.
+        self.held: tuple[Upstream, int, Fields] | None = None
         self.until_close = self.complete = False
 
     @property
@@ -257,7 +258,7 @@ class SglangHanding(Handing):
         self.go_on(body)
 
     def drop(self) -> None:
-        if self.complete:  # the prefill is complete, so its request may end by itself
+        if self.complete:  # the answer is complete, so let the request to the prefill engine end by itself
             self.leg = None
         super().drop()
 

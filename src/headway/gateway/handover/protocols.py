@@ -97,7 +97,7 @@ def kvd_prefill(fields: Fields, address: str, keys: list[bytes]) -> bytes:
 
 
 def kvd_put(answer: bytes, keys: list[bytes]) -> list[bytes]:
-    """Return the keys that the engine reports as stored. Without a report, return `keys`; if it is invalid, []."""
+    """Return the keys that the engine reports as stored; `keys` if it reports nothing, [] if its report is invalid."""
     try:
         report = msgspec.json.decode(answer, type=_Stored).headway_kv
         if report is None or report.keys is None:

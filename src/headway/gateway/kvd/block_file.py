@@ -85,7 +85,7 @@ def remove(file: Path) -> None:
     try:
         file.unlink(missing_ok=True)
     except OSError:
-        return  # the daemon tries again at its next start
+        return  # ignore the error: the daemon tries to remove the file again at its next start
 
 
 def scan(folder: Path, most: int) -> list[StoredFile]:

@@ -29,13 +29,13 @@ class Store:
     ) -> None:
         self.ram_limit = ram_limit
         self.held_limit = min(held_limit, ram_limit)
-        self.ram_used = 0  # memory in use, including held blocks
+        self.ram_used = 0  # memory in use by all blocks, including held blocks, in bytes
         self.held_used = 0
         self.disk = disk
         self._clock = clock
         self._ram: OrderedDict[bytes, Buffer] = OrderedDict()
         self._held: dict[bytes, tuple[Buffer, float]] = {}
-        self._ends: list[tuple[float, bytes]] = []  # heap of the end times of holds; some holds have ended early
+        self._ends: list[tuple[float, bytes]] = []  # heap of (end time, key) of holds, including those that ended early
         self.puts = self.refused = self.hits_ram = self.hits_disk = self.misses = self.dropped = self.holds_expired = 0
 
     def put(self, key: bytes, data: Buffer, ttl_s: float | None = None) -> bool:

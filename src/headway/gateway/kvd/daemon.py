@@ -16,7 +16,7 @@ from headway.gateway.kvd.settings import SHARES, Settings
 from headway.gateway.kvd.transports import transport
 from headway.http.event_loop import end_signal, run_loop
 
-FLUSH_S: Final = 60.0  # time limit at the end for writing the blocks in memory to disk
+FLUSH_S: Final = 60.0  # time limit for writing the blocks in memory to disk when the daemon stops
 
 
 class _Share(Budget):

@@ -26,7 +26,7 @@ class Entry:
     number: int
     size: int
     room: int
-    data: Buffer | None  # None after the block has been written
+    data: Buffer | None  # the block until it has been written to disk; then None
     reading: asyncio.Future[bytearray] | None = None
 
 
@@ -65,7 +65,7 @@ class Disk:
     def add(self, key: bytes, data: Buffer) -> None:
         """Add a block that does not fit in memory. It is readable immediately; a thread writes it to disk."""
         if key in self.entries:
-            self.entries.move_to_end(key)  # the block was read from disk, and its file still exists
+            self.entries.move_to_end(key)  # the index has the block already, so do not write it again
             return
         room = block_file.room(key, len(data))
         if room > self.limit:

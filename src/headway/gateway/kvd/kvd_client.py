@@ -154,7 +154,7 @@ class KvdClient:
                 if not channel.closed:
                     return await self._talk(channel, written)
             except Closed:
-                continue  # the daemon closed the idle channel
+                continue  # the daemon has closed this idle channel, so try the next channel
         channel = await self._open()
         try:
             answer = await self._talk(channel, written)
@@ -182,7 +182,7 @@ class KvdClient:
             channel.abort()
             raise
         if isinstance(answer, frames.Failure) and answer.code in (WRONG, BUSY):
-            channel.abort()  # the daemon also closes the channel
+            channel.abort()  # the daemon closes the channel too
         else:
             self._free.append(channel)
         return answer, blocks

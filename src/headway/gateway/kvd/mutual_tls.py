@@ -49,7 +49,7 @@ def is_verified(context: Any) -> bool:
 
 
 def _check_purpose(certificate: x509.Certificate) -> None:
-    """Refuse a certificate that lists its purposes without client authentication."""
+    """Refuse a certificate that lists its purposes, but does not list client authentication."""
     try:
         uses = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except x509.ExtensionNotFound:

@@ -27,8 +27,8 @@ class QuicChannel:
         self._link = link
         self._stream = stream_id
         self._chunks: deque[bytes] = deque()
-        self._ready = 0  # number of bytes in the chunks
-        self._least = 0  # minimum number of bytes that wakes the reader
+        self._ready = 0  # total number of bytes in `_chunks`
+        self._least = 0  # minimum number of bytes in `_chunks` at which the waiting reader wakes up
         self._reading: asyncio.Future[None] | None = None
         self._writing: asyncio.Future[None] | None = None
         self._received = self._sent = 0

@@ -10,8 +10,8 @@ from headway.gateway.kvd import mutual_tls
 
 MOST_STREAMS: Final = 16  # maximum number of streams of a connection
 STREAM_WINDOW: Final = 1 << 19
-STEP: Final = STREAM_WINDOW // 2  # minimum increase of a limit that is sent to the peer
-WINDOW: Final = (MOST_STREAMS + 1) * STREAM_WINDOW  # window of a connection; stalled streams must not block others
+STEP: Final = STREAM_WINDOW // 2  # minimum increase of a limit, in bytes, at which the new limit is sent to the peer
+WINDOW: Final = (MOST_STREAMS + 1) * STREAM_WINDOW  # large enough that stalled streams do not block others
 _FRAME: Final = 17  # maximum size of a MAX_STREAM_DATA frame, in bytes
 
 

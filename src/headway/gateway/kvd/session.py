@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FREE: Final = 65_536  # requests and replies up to this size, in bytes, do not use the budget
 ANSWER: Final = 16 << 20  # maximum total size of the blocks, in bytes, in a reply with more than one block
 PATIENCE: Final = 4  # maximum number of frames to read and drop, so that a refused peer can read the reason
-LEAST: Final = 65_536  # minimum number of bytes that must move within `stall_s`
+LEAST: Final = 65_536  # minimum number of bytes that a peer must send or receive within `stall_s`
 _LOG: Final = logging.getLogger("headway.kvd")
 
 
@@ -40,9 +40,9 @@ class Budget:
             await turn
         except asyncio.CancelledError:
             if turn.cancelled():
-                self._admit()  # this request may have blocked the requests after it
+                self._admit()  # admit the requests that waited behind this one
             else:
-                self.give(size)  # the bytes were granted just before the cancellation
+                self.give(size)  # the bytes were allocated just before the cancellation, so free them
             raise
 
     def give(self, size: int) -> None:
@@ -143,7 +143,8 @@ class Session:
             for at, data in zip(waiting, await asyncio.gather(*(store.get(keys[at]) for at in waiting)), strict=True):
                 blocks[at] = data
             self._turn(busy=True)
-            longest = self._daemon.limits.frame  # an earlier daemon may have stored larger blocks
+            # Blocks on disk may exceed this limit, because an earlier daemon may have had a higher limit.
+            longest = self._daemon.limits.frame
             blocks = [None if data is None or len(data) > longest else data for data in blocks]
             sizes = [0 if data is None else len(data) for data in blocks]
             head = frames.frame(frames.Blocks(sizes), sum(sizes))
@@ -191,7 +192,7 @@ class Session:
             self._channel.abort()
 
     async def _take(self, size: int) -> int:
-        """Allocate `size` bytes, at most the peer's limit, in the budgets of peer and daemon. Return the number."""
+        """Allocate `size` bytes, at most the peer's limit, in the peer's and the daemon's budget. Return how many."""
         if size <= FREE:
             return 0
         self._waits = True

@@ -20,7 +20,7 @@ SOCKET_BUFFER: Final = 1 << 20
 class UnixChannel(asyncio.BufferedProtocol):
     """Receives bytes directly into the buffer of the waiting `read`."""
 
-    _transport: asyncio.Transport  # set by `connection_made`, before the channel is used
+    _transport: asyncio.Transport  # set in `connection_made`, before any other method is called
 
     def __init__(self, peer: str, accept: Callable[[Channel], None] | None = None) -> None:
         self.peer = peer

@@ -12,7 +12,7 @@ from headway.http.client import HttpClient, NoAnswer, TooLong
 
 TIMEOUT_S: Final = 2.0
 LARGEST: Final = 8 * 1024 * 1024  # maximum size of an answer, in bytes
-WHOLE: Final = ("queued", "running", "kv_blocks")  # values of the metrics page that are signals without conversion
+WHOLE: Final = ("queued", "running", "kv_blocks")  # values of the metrics page that need no conversion to signals
 log = logging.getLogger("headway.agent")
 
 
@@ -21,7 +21,7 @@ class Engine:
         self.url, self.metrics = url.rstrip("/"), metrics
         key = None if key_env is None else os.environ.get(key_env, "")
         self._client = HttpClient(timeout_s, headers={"Authorization": f"Bearer {key}"} if key else {})
-        self._hits: tuple[float, float] | None = None  # counters of hits and queries at the last poll
+        self._hits: tuple[float, float] | None = None  # the engine's counters of hits and queries at the last poll
         self._problem = ""  # the last problem that was logged
 
     async def close(self) -> None:

@@ -17,7 +17,7 @@ from headway.gateway.membership.node import Node, check_id, check_size
 from headway.policies.bundle import Bundle, is_bundle
 from headway.types import Json
 
-LOOK_S: Final = 0.25  # pause between two reads while waiting
+LOOK_S: Final = 0.25  # pause between two reads of etcd while waiting for a change
 QUIET: Final = 2  # number of idle heartbeats to wait for, because a request may still be in transit at the first one
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from headway.gateway.signals.polled_signals import EngineSignals
 
 SOURCE: Final = "etcd"
-AGENT: Final = "agent"  # reporter of a node's readiness
+AGENT: Final = "agent"  # name under which the fleet stores the readiness that agents report
 OLD_S: Final = 15.0  # signals older than this are ignored until the next heartbeat
 GRACE_S: Final = 15.0  # time for engines to register again after etcd lost its data
 log = logging.getLogger("headway.gateway")
@@ -60,18 +60,18 @@ class EtcdSource:
         self.clock, self.fleet, self.switch, self.signals, self.settings = clock, fleet, switch, signals, settings
         self.etcd = Etcd(settings)
         self.silence_s, self.grace_s = silence_s, grace_s
-        self.connected: bool | None = None  # None: not tried yet
+        self.connected: bool | None = None  # whether etcd answers; None: not tried yet
         self.revision = 0
         self.gateway = settings.gateway or f"{socket.gethostname()}:{port}"
         self.nodes: dict[str, Node] = {}  # valid nodes in etcd, by name
-        self.offered: dict[str, BackendSpec] = {}  # nodes that the fleet has accepted
-        self.cordons: dict[str, bytes] = {}  # cordons in etcd; the admin API may have set further cordons
-        self._revisions: dict[str, int] = {}  # last revision of each node
-        self._read: dict[str, tuple[dict[str, Any], BackendSpec]] = {}  # last document of each node and its spec
-        self._news: dict[str, float] = {}  # for each node with new signals: their age in seconds
-        self._late: dict[str, None] = {}  # nodes of a lost store that have not registered again
+        self.offered: dict[str, BackendSpec] = {}  # specifications of the nodes that the fleet has accepted, by name
+        self.cordons: dict[str, bytes] = {}  # values of etcd's cordon keys, by node; the admin API may set others
+        self._revisions: dict[str, int] = {}  # revision of the last change of each node
+        self._read: dict[str, tuple[dict[str, Any], BackendSpec]] = {}  # last document and specification of each node
+        self._news: dict[str, float] = {}  # age of the new signals in seconds, by node
+        self._late: dict[str, None] = {}  # names of the nodes that have not registered again since etcd lost its data
         self._refusals: dict[str, str] = {}  # last logged reason for refusing each node
-        self._policy = 0  # revision of the policies that were tried last
+        self._policy = 0  # revision of the policies in etcd that the gateway last tried to apply
         self._mark: bytes | None = None
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -208,14 +208,14 @@ class EtcdSource:
             table.pop(name, None)
 
     def _spec(self, name: str, node: Node) -> BackendSpec | None:
-        """Return the node's spec; if it is invalid, the last accepted spec; None while its models are unknown."""
+        """Return the node's spec or, if it is invalid, the last accepted spec; None while the models are unknown."""
         if not node.models and not node.ready:
             return None
         document: dict[str, Any] = node.backend()
         if self.settings.engine_key_env is not None:
             document["key_env"] = self.settings.engine_key_env
         known = self._read.get(name)
-        if known is not None and known[0] == document:  # most heartbeats change nothing
+        if known is not None and known[0] == document:  # most heartbeats do not change the document
             return known[1]
         try:
             spec = BackendSpec.read(name, document, f"{self.settings.prefix}/nodes/{name}")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SOURCE: Final = "file"
 POLL_S: Final = 1.0
-LIVE: Final = ("backends", "policies", "canary", "shadow")  # keys that can change while the gateway runs
+LIVE: Final = ("backends", "policies", "canary", "shadow")  # keys of the file that take effect while the gateway runs
 log = logging.getLogger("headway.gateway")
 
 

@@ -42,7 +42,7 @@ class Agent:
         self._asks_models = not node.models
         self._up = False  # whether the engine was ready at the last heartbeat
         self._down = ""  # why the agent cannot write to etcd; empty if it can
-        self._rival = ""  # id of another agent that writes the same node
+        self._rival = ""  # id of another agent that writes the same node; empty if there is none
         self._ending = False
 
     async def run(self, ended: asyncio.Event, drain_s: float) -> None:

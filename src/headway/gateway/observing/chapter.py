@@ -45,7 +45,7 @@ class EndedRequest(Struct, array_like=True, gc=False):
     model: str
     max_tokens: int | None
     counted_tokens: int  # number of prompt tokens, as the gateway counts them
-    keys: tuple[int, ...]  # block keys of the prompt; `ends` has the end of each block, in tokens
+    keys: tuple[int, ...]  # block keys of the prompt; `ends` has the index of the token after each block
     ends: tuple[int, ...]
     arrival_ps: int
     finished_ps: int
@@ -54,7 +54,7 @@ class EndedRequest(Struct, array_like=True, gc=False):
     sent_ps: int = UNKNOWN
     first_ps: int = UNKNOWN
     place: int = UNKNOWN
-    usage: bytes = b""  # the usage field of the engine's answer
+    usage: bytes = b""  # bytes of the engine's answer from its usage field on; empty if it has no such field
     output_tokens: int = 0
     believed_tokens: int = 0
     retries: int = 0
@@ -84,7 +84,7 @@ class RowBuffer:
     def __init__(self) -> None:
         self.rows: list[Struct] = []
         self.pieces: list[bytes] = []
-        self.size = 0  # size of the pieces, in bytes
+        self.size = 0  # total size of the encoded groups in `pieces`, in bytes
 
     def add(self, row: Struct) -> None:
         self.rows.append(row)
@@ -102,7 +102,7 @@ class RowBuffer:
 class LogDocument(Struct):
     """The decisions of a chapter, for the process that writes them."""
 
-    rows: list[bytes]  # groups of DecisionRow
+    rows: list[bytes]  # encoded groups of DecisionRow
     sets: Sequence[tuple[int, ...]]
     signals: list[str]  # names of the signals, in the order of `DecisionRow.signals`
     block_tokens: int
@@ -118,7 +118,7 @@ class ChapterDocument(Struct):
     block_tokens: int
     prompts: bool
     engines: dict[int, Engine]
-    ended: list[bytes]  # groups of EndedRequest
+    ended: list[bytes]  # encoded groups of EndedRequest
     metrics: dict[str, float]
     log: LogDocument | None
 
@@ -147,10 +147,10 @@ class Chapter:
     def __init__(self, first: int, engines: dict[int, Engine], policies: Json, settings: RecordSettings) -> None:
         self.first, self.end = first, -1
         self.engines, self.policies = engines, policies
-        self.prompts = settings.prompts  # whether prompts are recorded
+        self.prompts = settings.prompts  # whether the block keys of prompts are recorded
         self.rows = RowBuffer()
         self.count = 0
-        self.open: dict[int, Request] = {}  # requests that have a decision but have not ended
+        self.open: dict[int, Request] = {}  # requests that have a decision but have not ended, by request id
         self.log = LiveLog() if settings.decisions else None
         self.journal = None if self.log is None else self.log.journal(0)
         self.deadline = 0.0  # time at which the chapter is written even if requests have not ended

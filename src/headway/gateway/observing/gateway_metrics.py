@@ -26,11 +26,12 @@ BUCKETS: Final = {"ttft": FIRST, "tpot": SHORT, "e2e": LONG, "queue_wait": WAITS
 MOST_NAMES: Final = 200  # maximum number of models, of engines and of reasons; further names count as "other"
 MOST_GROUPS: Final = 2000  # maximum number of model-engine pairs; each pair has 75 lines on the metrics page
 OTHER: Final = "other"
-BETWEEN: Final = "\x1f"  # separator of the labels in a key
+BETWEEN: Final = "\x1f"  # separator between the labels in the key of a counter
 WINDOW_S: Final = 60
 SAMPLES: Final = 200  # maximum number of requests per second that enter the percentiles
 SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-# A histogram is a list: the count of each bucket, the count above the last bound, and the sum in picoseconds.
+# Upper bounds of the buckets, in picoseconds. A histogram is a list: the count of each bucket, the count above the last
+# bound, and the sum of all values in picoseconds.
 TTFT, TPOT, E2E, QUEUE_WAIT = (tuple(round(end * PS_PER_SECOND) for end in ends) for ends in BUCKETS.values())
 
 
@@ -41,7 +42,7 @@ class Group:
 
     def __init__(self) -> None:
         self.ends: dict[tuple[str, int], int] = {}  # number of requests, by outcome and status
-        self.prompt = self.output = self.believed = 0  # numbers of tokens
+        self.prompt = self.output = self.believed = 0  # numbers of tokens: of prompts, of outputs, believed cached
         self.ttft, self.tpot, self.e2e, self.queue_wait = ([0] * (len(ends) + 2) for ends in BUCKETS.values())
 
 
@@ -53,7 +54,7 @@ class Second:
     def __init__(self, number: int) -> None:
         self.number = number
         self.ended = 0
-        self.samples: list[tuple[int, int, int, int]] = []  # -1: the request has no such duration
+        self.samples: list[tuple[int, int, int, int]] = []  # in picoseconds; -1: the request has no such duration
         self._counts: list[Counter[int]] | None = None
 
     def counts(self) -> list[Counter[int]]:
@@ -222,5 +223,5 @@ def _at_rank(counts: list[tuple[int, int]], rank: float) -> float | None:
     for at, count in counts:
         below += count
         if below >= rank:
-            return (16.5 + (at & 15)) * float(1 << ((at >> 4) - 5)) / 1e9  # the middle of the bucket
+            return (16.5 + (at & 15)) * float(1 << ((at >> 4) - 5)) / 1e9  # the middle of the bucket, in ms
     return None

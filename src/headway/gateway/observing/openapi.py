@@ -164,7 +164,7 @@ def endpoint(method: str, path: str, summary: str, *errors: int, **more: Any) ->
     def attach(handler: Handler) -> Handler:
         codes = tuple(sorted({401, *errors}))
         operation = Operation(method=method, path=path, name=handler.__name__, summary=summary, errors=codes, **more)
-        setattr(handler, "operation", operation)  # noqa: B010  (mypy knows of no such attribute)
+        setattr(handler, "operation", operation)  # noqa: B010  (mypy does not know this attribute)
         return handler
 
     return attach

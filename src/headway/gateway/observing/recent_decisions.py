@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from headway.gateway.plane import Plane
     from headway.policies.context import Context
 
-SHOWN: Final = [*[name for name in RECORDED_BY_KIND if name != "kv_used"], "kv_utilization"]  # signals per candidate
-KEPT: Final = 512  # number of last decisions to keep, and also number of last explained decisions to keep
+# Names of the signals that are shown for each candidate.
+SHOWN: Final = [*[name for name in RECORDED_BY_KIND if name != "kv_used"], "kv_utilization"]
+KEPT: Final = 512  # number of last decisions, and number of last explained decisions, to keep
 PER_SECOND: Final = 20.0
 MOST_REASONS: Final = 1000
 LONGEST_REASON: Final = 200
@@ -61,7 +62,8 @@ class Decisions:
         self.every: deque[Entry] = deque(maxlen=KEPT)
         self.explained: deque[Entry] = deque(maxlen=KEPT)
         self.cluster = ClusterView(())
-        self.left = self.most = max(1, int(settings.per_second))  # number of decisions to explain until the next reset
+        # `left` is the number of decisions that may still be explained before `_ask` resets it to `most`.
+        self.left = self.most = max(1, int(settings.per_second))
         self._asking = settings.all or settings.per_second > 0
 
     def bind(self, context: Context, cluster: ClusterView, reported: Collection[str]) -> None:
@@ -73,7 +75,7 @@ class Decisions:
         kind: Kind = "rejected" if isinstance(verdict, Reject) else "delayed"
         entry = Entry(now_ps, kind, request, verdict, 0.0, None)
         self.every.append(entry)
-        self.explained.append(entry)  # a refusal needs no scorecard
+        self.explained.append(entry)  # a refusal counts as explained, because it needs no scorecard
 
     def on_routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
         cluster = self.cluster

@@ -30,7 +30,7 @@ NICE: Final = 10
 
 def result_of(document: ChapterDocument) -> Result:
     rows = [row for piece in document.ended for row in msgspec.msgpack.decode(piece, type=list[EndedRequest])]
-    rows.sort(key=lambda row: row.id)  # in the order of arrival
+    rows.sort(key=lambda row: row.id)  # sort by arrival: ids are assigned in the order of arrival
     places = {place: index for index, place in enumerate(sorted(document.engines))}
     reported = any(_usage(row, CACHED) != UNKNOWN for row in rows)
     recorder = _recorder(rows, places, reported)

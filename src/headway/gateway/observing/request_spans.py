@@ -64,7 +64,7 @@ class Tracing:
         self.plane, self.decisions, self.settings, self.api = plane, decisions, settings, trace
         self.random = Random()
         self.ids = _ids()
-        self.trails: dict[int, Trail] = {}  # trails of the sampled requests in flight
+        self.trails: dict[int, Trail] = {}  # trails of the sampled requests in flight, by request id
         self.epoch_ns = time.time_ns() - clock.now_ps() // PS_PER_NS
         resource = Resource.create({"service.name": settings.service})
         self.provider = TracerProvider(ALWAYS_ON, resource, shutdown_on_exit=False, id_generator=self.ids)
@@ -87,11 +87,11 @@ class Tracing:
             if draw.random() >= self.settings.sample:
                 return
             trace, parent = draw.getrandbits(128) or 1, 0
-            # If the client sent no valid parent, its trace state is meaningless.
+            # If the client sent no valid parent, drop its trace state too, because it is meaningless alone.
             replaced: tuple[bytes, ...] = (b"traceparent", b"tracestate")
         else:
             if not int(match[3], 16) & 1:
-                return  # not sampled: forward the header unchanged
+                return  # the client's trace is not sampled: forward its header unchanged
             trace, parent = int(match[1], 16), int(match[2], 16)
             replaced = (b"traceparent",)
         trail = Trail(trace, parent, draw.getrandbits(64) or 1, draw.getrandbits(64) or 1)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headway.gateway.waiting import Waiting
 
 LAST: Final = 12  # number of decisions on the status page
-# The document shows these signals of each engine.
+# The signals that the document shows for each engine, in the order of the document.
 SHOWN: Final = sorted(
     (signal for signal in SIGNALS.values() if signal.status is not None), key=lambda signal: signal.status or 0
 )
@@ -184,7 +184,7 @@ def _total(plain: Json, name: str) -> int:
 
 
 def _believed_share(plain: Json, engine: str) -> float | None:
-    """Return the fraction of an engine's prompt tokens that were believed cached there; None without prompt tokens."""
+    """Return the fraction of an engine's prompt tokens that were believed cached there; None if it has no tokens."""
     counters = plain["counters"]
     keys = [key for key in counters["prompt_tokens"] if key.split(BETWEEN)[1] == engine]
     prompt = sum(counters["prompt_tokens"][key] for key in keys)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headway.policies.context import Context
 
 GRACE_S: Final = 600.0  # maximum time that a chapter waits for its last requests to end
-PENDING: Final = 4  # maximum number of chapters that wait for their last requests
+PENDING: Final = 4  # maximum number of ended chapters that wait for their last requests to end
 WRITING: Final = 2  # maximum number of folders written at a time; further chapters are lost
 MOST_BYTES: Final = 64 * 1024 * 1024  # maximum size of one chapter in memory
 RUNS: Final = 100_000
@@ -50,7 +50,7 @@ class Records:
         self.current = Chapter(0, {}, policies, settings)
         self.pending: list[Chapter] = []
         self.writing = 0
-        self.lost = 0  # number of requests not written, because the writer was too slow
+        self.lost = 0  # number of requests that were not written, because the writers were too slow
         self._timer: Any = None
 
     def attach(self, plane: Plane, fleet: Fleet, intake: Intake, reception: Reception) -> None:
@@ -65,7 +65,7 @@ class Records:
         """Write all chapters, and wait for the writers."""
         if self._timer is not None:
             self._timer.cancel()
-        await asyncio.sleep(0)  # let the exchanges of disconnected clients end
+        await asyncio.sleep(0)  # yield to the event loop, so that the exchanges of disconnected clients can end
         self.roll()
         for chapter in list(self.pending):
             self._close(chapter)
@@ -197,7 +197,7 @@ def _own_folder(settings: RecordSettings) -> Any:
             place = settings.folder / f"{run:04d}"
             try:
                 place.mkdir()
-            except FileExistsError:  # another process created this folder first
+            except FileExistsError:  # another process created this folder first, so try the next number
                 continue
             return place
     except OSError as error:

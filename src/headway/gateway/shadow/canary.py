@@ -22,7 +22,7 @@ from headway.hashing import stable
 from headway.types import Json, Request
 
 CANARY: Final = "canary"  # a key of `policies`, in addition to the stages
-# How much worse a candidate may be, by metric: a relative difference for times, an absolute one for fractions.
+# How much worse a canary may be by default, by metric: a relative difference for times, an absolute one for fractions.
 WORSE_BY: Final = {"ttft_p90": 0.2, "error_rate": 0.05, "slo": 0.05}
 MIN_REQUESTS: Final = 50
 By = Literal["session", "tenant", "request"]
@@ -86,7 +86,7 @@ class Choice:
 
     def __init__(self, share: float, by: By) -> None:
         self.below, self.by = int(share * 2**64), by
-        self._last = (-1, False)  # request id and result, cached because admission and routing both ask about a request
+        self._last = (-1, False)  # last request id and result, because admission and routing ask about the same request
 
     def __call__(self, request: Request) -> bool:
         if request.id != self._last[0]:

@@ -17,7 +17,7 @@ from headway.types import PS_PER_SECOND, Json
 
 SIDES: Final = ("live", "canary")
 WINDOW_S: Final = 60  # number of seconds that the verdict covers
-Z: Final = 3.0  # half-width of the confidence intervals in standard deviations; large, because the test is repeated
+Z: Final = 3.0  # half-width of the confidence intervals in standard errors; large, because the test is repeated
 LEAST: Final = 5  # minimum number of requests of each side in a pair
 MOST_PAIRS: Final = 500
 SHARE: Final = 0.9  # quantile of TTFT to compare
@@ -28,7 +28,7 @@ class SideTally:
 
     def __init__(self) -> None:
         self.ended = self.errors = self.missed = 0
-        self.first = self.sum_ps = 0  # number of requests with a first token, and the sum of their TTFT
+        self.first = self.sum_ps = 0  # number of requests with a first token, and sum of their TTFT in ps
         self.counts: Counter[int] = Counter()  # number of requests with a first token, by bucket of their TTFT
 
     def add(self, ttft_ps: int, error: bool, missed: bool) -> None:

@@ -29,7 +29,7 @@ class CanaryWatch:
         self.spec: Json | None = None
         self.trial: Trial | None = None
         self.choice = Choice(0.0, "request")
-        self.stopped: str | None = None  # why the last canary was stopped
+        self.stopped: str | None = None  # reason why the last canary was stopped; None if it was not stopped
         self.stops = 0
         self._since_ps = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -58,7 +58,7 @@ class CanaryWatch:
             self._timer.cancel()
             self._timer = None
             self.on_end.remove(self._on_end)
-        self.spec = None  # `trial` stays, because the status shows it
+        self.spec = None  # keep `trial`, because the status shows the ended trial
 
     async def start(self) -> None:
         self.follow("start")

@@ -62,12 +62,13 @@ def read_shadows(data: Any, where: str = "shadow") -> dict[str, CandidateSpec]:
 class Candidate:
     def __init__(self, name: str, spec: CandidateSpec, stage: Stage, seed: int) -> None:
         self.name, self.spec, self.stage, self.seed = name, spec, stage, seed
-        self.why: str | None = None  # why the candidate was stopped
+        self.why: str | None = None  # reason why the candidate was stopped; None if it was not stopped
         self.decisions = self.agreed = self.compared = self.refused = self.skipped = self.errors = 0
-        self.gained = self.forgone = 0  # tokens believed cached only at the candidate's target, only at the live target
-        self.ttft_s = [0.0, 0.0]  # sums of estimated TTFT: at the live target, at the candidate's target
+        # Numbers of tokens that were believed cached only at the candidate's target, and only at the live target.
+        self.gained = self.forgone = 0
+        self.ttft_s = [0.0, 0.0]  # sums of the estimated TTFT at the live target and at the candidate's target
         self.spent_s = 0.0
-        self.opinions: deque[Json] = deque(maxlen=KEPT)  # last opinions with a scorecard
+        self.opinions: deque[Json] = deque(maxlen=KEPT)  # the last opinions that have a scorecard
         self._credit = 0.0
         self._long = 0
         self.make()

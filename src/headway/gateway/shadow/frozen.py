@@ -82,7 +82,7 @@ class Stage:
         self.cluster = ClusterView(self.views)
         self.indexes: dict[Figures, PrefixIndex] = {}
         self.shot: Shot | None = None
-        self._changing: list[tuple[Any, ...]] = [()] * len(self.views)  # last values that were set in each view
+        self._changing: list[tuple[Any, ...]] = [()] * len(self.views)  # for each view: the values that were last set
         self._static: list[tuple[Any, ...]] = [()] * len(self.views)
         self.follow(control)
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 MOST: Final = 16  # maximum number of candidates
 TURN_S: Final = 0.002  # maximum time that candidates take before other tasks of the event loop run
-BEHIND: Final = 2000  # queue length from which new decisions are skipped; new events are dropped from twice this length
-KEPT: Final = 512  # number of last decisions whose opinions are kept
+BEHIND: Final = 2000  # queue length at which new decisions are skipped; at twice this length, new events are dropped
+KEPT: Final = 512  # number of recent decisions whose opinions are kept
 EXPLAINED: Final = 16  # candidates write a scorecard for every 16th decision
 log = logging.getLogger("headway.gateway")
 
@@ -40,7 +40,7 @@ class Shadows:
         self.clock, self.plane, self.journals = clock, plane, journals
         self.sources: dict[str, dict[str, CandidateSpec]] = {"file": {}, "admin": {}}
         self.candidates: dict[str, Candidate] = {}
-        self.opinions: OrderedDict[int, Json] = OrderedDict()  # opinions by request, then by candidate
+        self.opinions: OrderedDict[int, Json] = OrderedDict()  # opinions by request id, then by candidate's name
         self._stage: Stage | None = None
         self._pairs = False
         self._waiting: deque[tuple[Shot, list[Candidate]] | Event] = deque()

@@ -7,8 +7,8 @@ method depends only on its arguments and on earlier calls, so a journal of the c
               must report it. Reported blocks are believed cached until the instance reports their removal.
     partial   The instance publishes, but earlier events are unknown. A sent prompt is believed cached for `ttl`.
 
-An index stores each block after its parent and removes it before its parent, so that lookups are quick. Therefore
-`touch` must be called whenever an index is touched.
+An index stores each block after its parent and removes it before its parent, so that lookups are quick. Call `touch`
+whenever an index is touched, because the send times here must follow the index's order of eviction.
 
 Reported blocks have the gateway's block size. If an index has another block size, it stores each of its blocks under
 the key of the gateway's block that contains the block's last token, as `Path.blocks` does. An index stores a block only
@@ -43,7 +43,8 @@ class Dates:
     def __init__(self) -> None:
         # Times by the key of a prompt's last block, oldest first. A prompt that a later prompt contains has no entry.
         self.ends: OrderedDict[int, int] = OrderedDict()
-        self.rest_ps = 0  # time of the last evicted prompt, whose other blocks may remain
+        # Send time of the prompt whose last block was evicted most recently. Its other blocks may remain.
+        self.rest_ps = 0
 
     def record_sent(self, now_ps: int, path: Path, end: int) -> None:
         ends = self.ends
@@ -64,17 +65,17 @@ class Sent(NamedTuple):
 
     at_ps: int
     path: Path
-    watched: tuple[int, ...]  # the keys that were unreported when the prompt was sent, and the key before them
+    watched: tuple[int, ...]  # the prompt's keys that were unreported when it was sent, and the key before them
 
 
 class Publisher(Struct, eq=False):
     """An instance that publishes events."""
 
     trust: str
-    blocks: dict[int, tuple[int, int, int]] = {}  # key -> parent's key, first token, end
+    blocks: dict[int, tuple[int, int, int]] = {}  # key of a reported block -> parent's key, first token, end
     pending: deque[Sent] = field(default_factory=deque)
-    watched: dict[int, int] = {}  # key -> number of pending prompts that watch it
-    unconfirmed: int = 0  # total number of keys that pending prompts watch
+    watched: dict[int, int] = {}  # key -> number of pending prompts whose `watched` contains it
+    unconfirmed: int = 0  # total number of keys in `watched` of all pending prompts
 
 
 class Beliefs:
@@ -85,7 +86,7 @@ class Beliefs:
         self.ttl_ps, self.speculative_ps = ttl_ps, speculative_ps
         self.publishers: list[Publisher | None] = [None] * instances
         self.indexes: list[PrefixIndex] = []
-        self._dates: list[list[Dates]] = []  # send times, by index and instance
+        self._dates: list[list[Dates]] = []  # send times, by position in `indexes` and by instance
         self.bind(indexes)
 
     def bind(self, indexes: Sequence[PrefixIndex]) -> None:

@@ -102,7 +102,8 @@ class Engine:
         self.ledger = Ledger(self, listener.hasher, spec.models[0], settings.max_blocks, self.counts)
         self.stream = Stream(self.ledger, self.ask, self.drop)
         self.inlet: Inlet | None = None
-        self.questions: dict[int, tuple[Inlet, asyncio.TimerHandle]] = {}  # running replays, by rank
+        # For each rank with a running replay: the replay's socket and the timer of its timeout.
+        self.questions: dict[int, tuple[Inlet, asyncio.TimerHandle]] = {}
         if spec.events is not None:
             self.inlet = Inlet(listener, listener.connect(listener.zmq.SUB, spec.events), self.on_message)
         self.stream.begin()
@@ -227,7 +228,7 @@ class Listener:
         spec = backend.spec
         if what == "left" or (spec.events is None and self.settings.bind is None):
             return
-        if not spec.models:  # the first model is part of the block keys
+        if not spec.models:  # block keys cannot be computed without the model's name
             log.warning("%s: its KV events are ignored, because it lists no `models`", spec.name)
             return
         try:

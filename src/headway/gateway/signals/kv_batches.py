@@ -83,20 +83,20 @@ class Counts(Struct):
 
     batches: int = 0
     events: int = 0
-    unknown: int = 0  # events of unknown types
-    malformed: int = 0  # invalid batches and events
-    late: int = 0  # publishers whose first batches were missed
-    gaps: int = 0  # gaps in the sequence of batches
-    replayed: int = 0  # batches received in replays
+    unknown: int = 0  # number of events of unknown types
+    malformed: int = 0  # number of invalid batches and events
+    late: int = 0  # number of publishers whose first batches were missed
+    gaps: int = 0  # number of gaps in the sequence of batch numbers
+    replayed: int = 0  # number of batches received in replays
     restarts: int = 0
-    orphans: int = 0  # blocks whose parent is unknown
-    strangers: int = 0  # removed blocks that were never stored
-    elsewhere: int = 0  # events about memory other than the GPU's
-    adapters: int = 0  # blocks of an adapter without a name
-    salted: int = 0  # blocks whose content depends on more than their tokens
-    groups: int = 0  # events about groups of layers that the ledger does not follow
-    conflicts: int = 0  # blocks that have the name of another block
-    overflow: int = 0  # blocks beyond the limit per engine
+    orphans: int = 0  # number of blocks whose parent is unknown
+    strangers: int = 0  # number of removed blocks that the ledger does not know as stored
+    elsewhere: int = 0  # number of events about memory other than the GPU's
+    adapters: int = 0  # number of blocks of adapters without a name
+    salted: int = 0  # number of blocks whose content depends on more than their tokens
+    groups: int = 0  # number of events about groups of layers that the ledger does not follow
+    conflicts: int = 0  # number of blocks that have the same name as another block
+    overflow: int = 0  # number of blocks above the limit per engine, which are ignored
 
 
 def _decoders(kind: type[Struct]) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:

@@ -23,7 +23,7 @@ from headway.gateway.signals.kv_batches import Cleared, Counts, Event, Hash, Rem
 if TYPE_CHECKING:
     from headway.gateway.prompt_tokens import Hasher
 
-Run = tuple[int, int, int, int]  # an own block: parent's key (or the root), key, first token, end
+Run = tuple[int, int, int, int]  # an own block: parent's key (or the root), key, first token, end token (exclusive)
 GUESSED, PARTIAL, EXACT = "guessed", "partial", "exact"  # how well an engine's cache is known
 
 
@@ -43,9 +43,9 @@ class Block:
     name: Hash
     parent: Block | None
     base: int  # key of the own block that precedes this block's first own block, or the root
-    start: int  # first token of its first own block
+    start: int  # index of the first token of its first own block
     keys: tuple[int, ...] = ()  # keys of its own blocks
-    rest: Sequence[int] = ()  # tokens after its last own block
+    rest: Sequence[int] = ()  # tokens after its last own block, which do not fill an own block
     refs: int = 0  # number of copies that the engine has stored
     attached: bool = False
     child: Block | None = None  # last child of this block
@@ -80,7 +80,7 @@ class Ledger:
         self.counts = Counts() if counts is None else counts
         self.blocks: dict[Hash, Block] = {}
         self.claims: dict[int, int] = {}  # key of an own block -> number of attached engine blocks that have it
-        self.group: int | None = None  # the group of layers that the ledger follows
+        self.group: int | None = None  # the group of layers that the ledger follows; None: no group seen yet
         self.grouped = False
 
     def apply(self, event: Event) -> None:

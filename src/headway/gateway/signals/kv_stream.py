@@ -7,7 +7,7 @@ count as loss, because an idle engine publishes nothing.
     the engine clears its cache                            the cache is known again (exact)
 
 Blocks after an unknown block are skipped. If a batch number is not higher than the last number, the engine has
-restarted. A restart stays unnoticed if all batches are lost until the numbers exceed the last number from before.
+restarted. A restart stays unnoticed if all new batches are lost until their numbers exceed the last number.
 """
 
 from collections import deque
@@ -24,7 +24,7 @@ RANKS: Final = 256  # maximum number of publishers (ranks) of an engine
 PART: Final = 32  # maximum number of blocks applied in one step
 HELD_BACK: Final = 4096  # maximum number of batches that wait for a replay
 HELD_BACK_BYTES: Final = 64 * 1024 * 1024
-Todo = tuple[str, Iterator[Raw]]  # trust that begins with these events ("": unchanged), and the events
+Todo = tuple[str, Iterator[Raw]]  # the new trust before these events ("": unchanged), and the events
 
 
 @dataclass(slots=True)
@@ -152,6 +152,6 @@ class Stream:
         if len(self._ranks) > 1:
             trust = PARTIAL
         if trust == PARTIAL == self.trust and not self.ledger.blocks:
-            return  # there is nothing to forget
+            return  # the ledger has no blocks, and the trust stays the same
         self.trust = trust
         self.ledger.clear(trust)

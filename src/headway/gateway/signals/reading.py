@@ -14,7 +14,7 @@ LOAD: Final = ("queued", "running")  # signals that show an engine's load
 COUNTS: Final = tuple(name for name in REPORTED_LIVE if SIGNALS[name].type is int)
 MEASURED: Final = (*COUNTS, *MEAN_IF_MISSING)
 REPORTABLE: Final = (*MEASURED, *[name for name in REPORTED_LIVE if name not in MEASURED])
-CONVERTED: Final = ("kv_used", "kv_blocks")  # to be converted, because the engine's block size may differ
+CONVERTED: Final = ("kv_used", "kv_blocks")  # numbers of blocks, which must be converted to the gateway's block size
 
 
 class Figure(NamedTuple):
@@ -58,7 +58,7 @@ class Hits:
     def add(self, at: int, hits: int, queries: int) -> float | None:
         samples = self.samples
         if samples and (hits < samples[-1][1] or queries < samples[-1][2]):
-            samples.clear()  # the engine has restarted
+            samples.clear()  # a counter has shrunk, because the engine has restarted
         samples.append((at, hits, queries))
         while len(samples) > 2 and samples[1][0] <= at - self.window:
             samples.popleft()
@@ -72,7 +72,7 @@ class Reading:
         self.figures: dict[str, Figure] = {}
         self.watts, self.hits = Mean(WATTS_WINDOW), Hits(HITS_WINDOW)
         self.reporting = False  # whether the plane uses the engine's load signals
-        self.neutral_at = 0  # time at which the plane last got the means of other engines instead, in ps
+        self.neutral_at = 0  # time at which the plane last got the means of other engines for missing signals, in ps
 
     def take(self, signals: Mapping[str, Any], at: int, lasts: int, polled: bool) -> None:
         """Store signals. An agent's signals do not replace fresh signals that this gateway polled."""

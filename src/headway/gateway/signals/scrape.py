@@ -55,7 +55,7 @@ SGLANG: Final = {
 LLAMACPP: Final = {
     "requests_deferred": Name("queued"),
     "requests_processing": Name("running"),
-    "kv_cache_usage_ratio": Name("kv_usage"),  # only older builds have this series
+    "kv_cache_usage_ratio": Name("kv_usage"),  # only older builds of this engine have this series
     "kv_cache_tokens": Name("kv_tokens_used"),
 }
 TRTLLM: Final = {
@@ -128,7 +128,7 @@ def parse(text: str, engine: str = "auto", watts: str | None = None) -> dict[str
     if watts:
         table = {**table, watts: [Name("watts")]}
     sums: Sums = {}
-    adapters = (-1.0, "", "")  # time and labels of the newest line, because the page keeps old lines
+    adapters = (-1.0, "", "")  # time and labels of the newest line with adapters, because the page keeps old lines
     for line in text.split("\n"):
         cut = line.find("{")
         name = line[:cut] if cut > 0 else line.partition(" ")[0]

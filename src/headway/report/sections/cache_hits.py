@@ -9,7 +9,7 @@ from headway.report.digest import Book
 from headway.report.number_format import brief, count, number, percent
 from headway.types import Json
 
-TIERS: Final = {"gpu": 1.0, "cpu": 0.6, "storage": 0.3}  # the tiers, fastest first, with the opacity of their colour
+TIERS: Final = {"gpu": 1.0, "cpu": 0.6, "storage": 0.3}  # tier -> opacity of its colour, fastest tier first
 CELL: Final = 0.1
 
 

@@ -17,7 +17,7 @@ from headway.results.records import Finding
 from headway.types import PS_PER_SECOND
 
 SHOWN: Final = 12  # maximum number of findings shown per run
-GRAVE, NOTABLE = 0.6, 0.3  # minimum severity of each grade
+GRAVE, NOTABLE = 0.6, 0.3  # minimum severity of grave and of notable findings
 
 
 def findings(book: Book) -> str:

@@ -11,7 +11,7 @@ from headway.results.groups import promises
 from headway.results.statistics import PS_PER_MS
 from headway.types import Json
 
-WIDE: Final = 20  # if the maximum exceeds the median by this factor, the axis is logarithmic
+WIDE: Final = 20  # if the maximum is more than this many times the median, the axis is logarithmic
 
 
 def cdf(

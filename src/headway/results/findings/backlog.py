@@ -48,7 +48,7 @@ def backlog(requests: Columns) -> Backlog:
     count = len(requests)
     if not count:
         return Backlog("stable", [], [], LEAST)
-    limit = max(LEAST, isqrt(WALK**2 * count - 1) + 1)  # the square root is rounded up
+    limit = max(LEAST, isqrt(WALK**2 * count - 1) + 1)  # WALK times the square root of `count`, rounded up
     arrivals = requests.arrival_ps
     left = sorted(at for at in _wait_ends(requests) if at >= 0)
     begin, length = arrivals[0], arrivals[count - 1] - arrivals[0]

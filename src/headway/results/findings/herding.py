@@ -27,7 +27,7 @@ ORDER: Final = 8
 SPACING_PS: Final = PS_PER_SECOND
 EXCESS: Final = 4
 LEAST: Final = 8
-ONCE_IN: Final = 100  # random choice makes at most one herd in this many runs
+ONCE_IN: Final = 100  # random choice should make at most one herd in this many runs
 
 
 class Late(NamedTuple):
@@ -35,7 +35,7 @@ class Late(NamedTuple):
 
     row: int
     at_ps: int
-    had: int  # number of requests at the target
+    had: int  # number of requests at the target before the decision
     fewest: int  # number of requests at the least loaded open peer
 
 

@@ -32,8 +32,8 @@ class Spot(NamedTuple):
     instance: int
     begin: int
     end: int
-    there_ps: int  # sum of the times that requests spent at the instance
-    peers_ps: int  # the same sum for its peers, on average
+    there_ps: int  # total time that requests spent at the instance in these slices
+    peers_ps: int  # total time that requests spent at a peer in these slices, as a mean over the peers
 
 
 def find(run: Observed) -> list[Finding]:
@@ -83,7 +83,7 @@ def _hot(peers: Sequence[int], loads: list[list[int]], serving: list[list[int]],
     everything = [sum(at) for at in zip(*loads, strict=True)]
     open_ps = [sum(at) for at in zip(*serving, strict=True)]
     for instance, own, there in zip(peers, loads, serving, strict=True):
-        means = [  # means of the peers; an instance without an open peer is not hot
+        means = [  # mean load of the peers in each slice; an instance without an open peer is not hot
             (total - mine) * grid.step_ps // (open_ - here) if open_ > here else mine
             for total, mine, open_, here in zip(everything, own, open_ps, there, strict=True)
         ]

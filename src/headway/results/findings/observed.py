@@ -72,7 +72,7 @@ def stays(requests: Columns, ended_ps: int) -> defaultdict[int, Stays]:
     return by_instance
 
 
-MOST: Final = 5  # maximum number of findings of one kind
+MOST: Final = 5  # maximum number of findings of one kind that a run reports
 
 
 def runs(times: Sequence[int], gap_ps: int) -> Iterator[tuple[int, int]]:

@@ -36,7 +36,7 @@ class Wait(NamedTuple):
 class Episode(NamedTuple):
     begin: int
     end: int
-    high_ps: int  # total time of a high pile within the episode
+    high_ps: int  # total time within the episode in which the pile is high
     peak: int
 
 
@@ -59,7 +59,7 @@ def find(run: Observed) -> list[Finding]:
 
 
 def _limits(scenario: Json) -> dict[str, int | None]:
-    """Return the `max_incoming` of each deployment; a cluster without deployments has the name ""."""
+    """Return the `max_incoming` of each deployment by name; the name is "" if the cluster has no deployments."""
     cluster = scenario.get("cluster", {})
     deployments = cluster.get("deployments") or {"": cluster}
     return {name: (keys.get("transfer") or {}).get("max_incoming") for name, keys in deployments.items()}

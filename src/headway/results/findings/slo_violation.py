@@ -17,7 +17,7 @@ from headway.results.sample import Sample, completed_flags, completed_sample
 
 KIND: Final = "slo_violation"
 AREA: Final = "latency"
-ADVICE: Final = ""  # depends on the longest part of the latency: see `words.focus`
+ADVICE: Final = ""  # empty, because `words.focus` writes the advice, which depends on the longest part of the latency
 ORDER: Final = 2
 NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end to end"}
 
@@ -101,6 +101,6 @@ def _excess(run: Observed, sample: Sample, place: int, row: int) -> float:
 
 
 def _lost(run: Observed, code: int) -> int:
-    """Count the requests of the class that were rejected, timed out or failed; they are not misses here."""
+    """Count the requests of the class that were rejected, timed out or failed. They do not count as misses."""
     pairs = run.requests.select("slo_class", "outcome", start=run.warmup)
     return sum(own == code and outcome not in (COMPLETED, IN_FLIGHT) for own, outcome in pairs)

@@ -23,9 +23,9 @@ from headway.results.words.worst import write_alternatives, write_audit, write_w
 from headway.types import Json
 
 LEADS: Final[dict[str, Callable[[Material, int], Section]]] = {
-    "decision-audit": write_audit,  # evenly spaced decisions, with predictions and outcomes
-    "counterfactual": write_alternatives,  # other choices of instance, by gain
-    "pattern-mining": write_patterns,  # conditions that correlate with bad outcomes
+    "decision-audit": write_audit,  # describes evenly spaced decisions, with predictions and outcomes
+    "counterfactual": write_alternatives,  # describes other choices of instance, by gain
+    "pattern-mining": write_patterns,  # describes conditions that correlate with bad outcomes
 }
 STRATEGIES: Final = ("issue-focused", *LEADS)
 

@@ -13,8 +13,8 @@ from headway.results.words.outcome import slo_met, where_it_went
 from headway.results.words.phrases import Line, Parts, Section, ms, name, number, percent, phrase
 from headway.types import Json
 
-PREFIX_SCORER: Final = "prefix"  # prefix of the names of scorers that read the cache
-# For each part of the time to first token: what to do if it is the longest part.
+PREFIX_SCORER: Final = "prefix"  # names of scorers that read the cache begin with this word
+# For each part of the time to first token: the advice if this part is the longest.
 LONGEST: Final = {
     "router": "passed before routing: look at admission and at the router's queue",
     "queue": "passed between routing and the first step: send fewer to busy instances, admit fewer, or add replicas",

@@ -13,9 +13,9 @@ from headway.results.words.material import MET, MISSED, UNCOUNTED, Material
 from headway.results.words.phrases import Line, Parts, Section, count, join, number, percent, phrase
 from headway.types import PS_PER_SECOND
 
-WINDOWS: Final = 200  # maximum number of windows of a run
+WINDOWS: Final = 200  # maximum number of windows into which a run is divided
 SHORTEST_PS: Final = PS_PER_SECOND
-TIMES: Final = 3  # a burst has at least this many times the usual number of requests
+TIMES: Final = 3  # minimum ratio of the requests in a burst to the usual number of requests in a window
 FEWEST: Final = 10  # minimum number of requests in a burst, and of misses of other tenants
 
 
@@ -25,9 +25,9 @@ class Burst(Struct, frozen=True):
     tenant: str
     windows: int
     window_s: float
-    at_ps: int  # start of the largest burst's window
+    at_ps: int  # time at which the window of the largest burst starts
     largest: int  # number of requests in the largest burst
-    others_inside: int  # requests of other tenants that arrived in a burst's window or in the next window
+    others_inside: int  # number of requests of other tenants that arrived in the window of a burst or in the next
     missed_inside: int  # number of requests in `others_inside` that missed their targets
     others_outside: int
     missed_outside: int
@@ -243,7 +243,7 @@ def _prefix_ignored(run: Material, survey: Survey) -> Issue | None:
         )
         if rate > usual:
             severity = max(severity / 2, away.missed / missed)
-        else:  # passing over the prefix did no harm
+        else:  # ignoring the cached prefix did no harm
             kind, severity = "prefix_passed", severity / 4
     return Issue(kind, min(1.0, severity), head, [pattern, (*parts, ".")])
 

@@ -17,14 +17,14 @@ from headway.results.words.issues import explain_no_decisions
 from headway.results.words.material import MISSED, UNCOUNTED, Material
 from headway.results.words.phrases import Fact, Line, Section, clean, count, ms_of, percent, phrase
 
-PROMPTS: Final = (256, 1024, 4096, 16384)  # lower edges of the bins, in tokens
-QUEUES: Final = (1, 5, 20)  # lower edges of the bins, in requests
+PROMPTS: Final = (256, 1024, 4096, 16384)  # lower edges of the bins of prompt lengths, in tokens
+QUEUES: Final = (1, 5, 20)  # lower edges of the bins of queue lengths, in requests
 PARTS: Final = ("first quarter", "second quarter", "third quarter", "last quarter")
 SLOW: Final = 90  # percentile of TTFT above which a request without an SLO is slow
-FEWEST: Final = 20  # minimum number of requests of a pattern
+FEWEST: Final = 20  # minimum number of requests that a pattern covers
 SMALLEST: Final = 0.01  # minimum fraction of all requests that a pattern covers
-LIFT: Final = 1.2  # minimum lift of a pattern
-BETTER: Final = 1.25  # minimum factor by which a second condition must raise the rate
+LIFT: Final = 1.2  # minimum lift of a pattern: its rate of bad requests divided by the rate of all requests
+BETTER: Final = 1.25  # minimum factor by which a second condition must raise the rate of bad requests
 UNKNOWN: Final = "unknown"
 
 
@@ -81,7 +81,7 @@ def mine(run: Material) -> Mined:
     for conditions, pattern in patterns.items():
         alone = max(patterns[(condition,)].rate for condition in conditions)
         better = len(conditions) == 1 or pattern.rate >= BETTER * alone
-        # A condition that all requests meet carries no information.
+        # Skip a condition that all requests meet, because it carries no information.
         if better and fewest <= pattern.support < total and pattern.lift >= LIFT:
             telling.append(pattern)
     return Mined(sorted(telling, key=lambda pattern: (-pattern.excess, pattern.conditions)), total, wrong, slow_ps)

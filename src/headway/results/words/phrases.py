@@ -13,10 +13,10 @@ from headway.results.statistics import PS_PER_MS
 from headway.types import PS_PER_SECOND
 
 LETTERS_A_TOKEN: Final = 4
-FEWEST_TOKENS: Final = 50  # enough for the outcome of any run
+FEWEST_TOKENS: Final = 50  # minimum limit on tokens, enough for the outcome of any run
 PIECES: Final = re.compile(r"[A-Z]{2,}(?![a-z])|[A-Z]?[a-z]+|[A-Z]|\n| {2,}| (?=[^A-Za-z\s])|[^\sA-Za-z]")
 WORDS: Final = re.compile(r"[A-Za-z]+")
-# Words that are common in names of policies and in names that users choose; tokenizers know them.
+# Words that are common in names of policies and in names that users choose. Tokenizers know these words.
 COMMON: Final = frozenset(
     re.findall(
         r"\w+",
@@ -55,7 +55,7 @@ def _cost(piece: str, made_up: Collection[str]) -> int:
     return -(-len(piece) // LETTERS_A_TOKEN)
 
 
-LONGEST_NAME: Final = 40  # maximum number of characters of a name
+LONGEST_NAME: Final = 40  # maximum number of characters that are shown of a name
 NO_VALUE: Final = "none"
 
 
@@ -146,9 +146,9 @@ def _fact(write: Callable[[Any], str], source: str, value: Any) -> Fact:
     return Fact(source, value, write(value))
 
 
-name = partial(_fact, lambda value: cut(clean(value), LONGEST_NAME) or '""')  # a name that a user chose
-quote = partial(_fact, lambda value: " ".join(value.split()).rstrip("."))  # a sentence, without its full stop
-number = partial(_fact, str)  # an identifier, such as the number of a request
+name = partial(_fact, lambda value: cut(clean(value), LONGEST_NAME) or '""')  # makes the fact of a name
+quote = partial(_fact, lambda value: " ".join(value.split()).rstrip("."))  # makes the fact of a sentence
+number = partial(_fact, str)  # makes the fact of an identifier, such as a request's number
 count = partial(_fact, "{:,}".format)
 amount = partial(_fact, lambda value: f"{value:,}" if isinstance(value, int) else _digits(value))
 percent = partial(_fact, lambda value: f"{100 * value:.1f} %")

@@ -196,7 +196,7 @@ def write_audit(run: Material, examples: int) -> Section:
     for turn in range(size):
         place = turn * len(decisions) // size
         case = Case(place, decisions[place])
-        # Drop decisions in the middle first, so that the rest still spans the run.
+        # The weight grows from the middle decision to both ends. Lines of high weight are dropped first.
         weight = 7 + abs(2 * turn - size) // 2
         lines.append(Line(describe_decision(run, case), weight, bound=1))
         lines.append(Line(_describe_beliefs(run, case), weight, 1))
