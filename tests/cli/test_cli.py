@@ -636,7 +636,7 @@ def test_the_overview_groups_every_verb_in_a_line_of_80_columns(headway: Run) ->
     lines = headway("--help").stdout.splitlines()
     assert max(map(len, lines)) <= 80
     titles = [line.split()[1] for line in lines if line.startswith("╭")]
-    assert titles == ["Simulate", "Look", "Evolve", "Serve", "Operate", "Data", "Options"]
+    assert titles == ["Start", "Simulate", "Look", "Evolve", "Serve", "Operate", "Data", "Options"]
     verbs = [line[2:].split()[0] for line in lines if line.startswith("│ ") and line[2] != "-"]
     assert sorted(verbs) == sorted(name for name in app.resolved_commands() if not name.startswith("-"))
     assert all(len(line[2:].split()) > 2 and line.rstrip("│ ").endswith(".") for line in lines if line.startswith("│ "))

@@ -11,8 +11,9 @@ from msgspec import Meta, Struct
 
 from conftest import ROOT
 from headway.config.keys import Bytes, Doc, Duration, PositiveDuration, PositiveSeconds, keys_of, write
+from headway.config.schema import json_schema
 from headway.config.section import read
-from headway.config.tables import BLOCK, fill_tables, find_section, json_schema, key_table
+from headway.config.tables import BLOCK, fill_tables, find_section, key_table
 from headway.errors import HeadwayError
 from headway.scenario.scenario import Scenario
 
@@ -112,7 +113,8 @@ def test_a_table_has_a_row_for_each_key() -> None:
 def test_a_schema_is_as_strict_as_the_reading() -> None:
     schema = json_schema(Outer)
     assert schema["required"] == ["size"] and schema["additionalProperties"] is False
-    assert schema["properties"]["inner"]["properties"]["wait"]["default"] == "0s"
+    [inner] = schema["definitions"].values()
+    assert inner["properties"]["wait"]["default"] == "0s" and inner["additionalProperties"] is False
     assert json_schema(Scenario)["properties"].keys() == keys_of(Scenario).keys()
 
 

@@ -10,6 +10,8 @@ derived from these declarations.
         load_time_ps: Annotated[Duration, "time to load one adapter"]
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection
 from functools import cache, partial
 from types import NoneType, UnionType
@@ -18,11 +20,32 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin
 import msgspec
 from msgspec import Meta, Struct
 
-from headway.config.units import duration_ps, duration_text, positive_duration_ps, positive_seconds, size_bytes
+from headway.config.units import (
+    PER,
+    SIZE,
+    TIME,
+    duration_ps,
+    duration_text,
+    positive_duration_ps,
+    positive_seconds,
+    quantity_schema,
+    size_bytes,
+)
 from headway.types import PS_PER_SECOND, Json
 
 INTERNAL: Final = object()  # marks a field that is not a key: the program computes or sets it
 QUIET: Final = object()  # marks a key that resolved copies omit if it has its default value
+
+
+class Form(Struct, frozen=True, eq=False):
+    """Declares what a file may have at a key whose field has another type, such as `Any`: one of several types, forms
+    of `headway.config.schema`, or JSON Schemas. Only schemas use it."""
+
+    alternatives: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, *alternatives: Any) -> Form:
+        return cls(alternatives)
 
 
 class Unit(Struct, frozen=True):
@@ -33,6 +56,7 @@ class Unit(Struct, frozen=True):
     write: Callable[[Any], Any]
     suffix: str = ""  # suffix of the names of the fields that have this unit, such as "_ps"
     show: Callable[[Any], str] | None = None  # returns a shorter form of a value for tables; None: no shorter form
+    form: Form | None = None  # the values in a file, for schemas; default: those of the field's type
 
 
 class Doc(Struct, frozen=True):
@@ -129,6 +153,9 @@ def write_value(key: Key, value: Any) -> Any:
     return write(value) if resolved is None else resolved()
 
 
+SIZE_TEXT: Final = Form.of(quantity_schema(SIZE, "80GB", "16GiB"))
+
+
 def _seconds(value: Any, where: str) -> float:
     return duration_ps(value, where) / PS_PER_SECOND
 
@@ -138,7 +165,7 @@ def _seconds_text(seconds: float) -> str | None:
 
 
 def bytes_of_at_least(least: int) -> Unit:
-    return Unit("size", partial(size_bytes, least=least), bytes_text)
+    return Unit("size", partial(size_bytes, least=least), bytes_text, form=SIZE_TEXT)
 
 
 def bytes_text(size: int) -> str:
@@ -148,10 +175,13 @@ def bytes_text(size: int) -> str:
     return f"{size}B"
 
 
-PICOSECONDS: Final = Unit("duration", duration_ps, duration_text, "_ps")
-POSITIVE_PICOSECONDS: Final = Unit("duration above 0", positive_duration_ps, duration_text, "_ps")
-SECONDS: Final = Unit("duration", _seconds, _seconds_text, "_s")
-POSITIVE_SECONDS: Final = Unit("duration above 0", positive_seconds, _seconds_text, "_s")
+DURATION: Final = Form.of(quantity_schema(TIME, "250ms", "1.5s", "5m"))
+RATE: Final = Form.of(quantity_schema(PER, "40/s", "90/min", before=r"/\s*"))
+BANDWIDTH: Final = Form.of(quantity_schema(SIZE, "50GB/s", after="/s"))
+PICOSECONDS: Final = Unit("duration", duration_ps, duration_text, "_ps", form=DURATION)
+POSITIVE_PICOSECONDS: Final = Unit("duration above 0", positive_duration_ps, duration_text, "_ps", form=DURATION)
+SECONDS: Final = Unit("duration", _seconds, _seconds_text, "_s", form=DURATION)
+POSITIVE_SECONDS: Final = Unit("duration above 0", positive_seconds, _seconds_text, "_s", form=DURATION)
 
 Duration = Annotated[int, PICOSECONDS]
 PositiveDuration = Annotated[int, POSITIVE_PICOSECONDS]

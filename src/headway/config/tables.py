@@ -1,4 +1,4 @@
-"""Generates JSON Schemas, and the tables of keys in the documentation, from the declarations of the keys.
+"""Generates the tables of keys in the documentation from the declarations of the keys.
 
 In a page, a table is between the comments `<!-- keys: scenario.scenario.RouterSpec -->` and `<!-- /keys -->`. The first
 comment names the struct that declares the section. `python -m headway.config.tables docs/*.md` updates all tables.
@@ -11,12 +11,10 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
-import msgspec
 from msgspec import Meta, Struct
 
 from headway.config.keys import Key, keys_of, write_value
 from headway.config.wording import PLURALS, limit_text
-from headway.types import Json
 
 BLOCK: Final = re.compile(r"(<!-- keys: (\S+) -->\n).*?(<!-- /keys -->)", re.DOTALL)
 ENDLESS: Final = 10**9  # tables omit upper bounds from this size on, because such bounds only catch typing errors
@@ -85,29 +83,6 @@ def default_text(key: Key) -> str:
     if isinstance(value, dict):
         return "all defaults"
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def json_schema(section: type[Struct]) -> Json:
-    """Return the JSON Schema of a section. It is as strict as `read` about the names and types of keys."""
-    keys = keys_of(section).values()
-    return {
-        "type": "object",
-        "properties": {key.name: _key_schema(key) for key in keys},
-        "required": [key.name for key in keys if key.required],
-        "additionalProperties": False,
-    }
-
-
-def _key_schema(key: Key) -> Json:
-    schema: Json = {"description": key.doc.meaning}
-    if not key.required and key.doc.default is None:
-        schema["default"] = write_value(key, key.default)
-    if key.unit is not None or key.doc.type is not None:
-        return schema | {"title": type_text(key)}
-    if key.section is not None:
-        inner = json_schema(key.section)
-        return schema | ({"anyOf": [inner, {"type": "null"}]} if key.optional else inner)
-    return schema | msgspec.json.schema(key.type)
 
 
 if __name__ == "__main__":

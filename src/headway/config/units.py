@@ -1,13 +1,13 @@
 """Parses quantities with units: "250ms", "12/s", "50GB/s", "80GB". Durations become whole picoseconds."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from fractions import Fraction
 from typing import Final
 
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.types import PS_PER_SECOND
+from headway.types import PS_PER_SECOND, Json
 
 SECONDS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 SHORT: Final = {"ps": 1, "ns": 10**3, "us": 10**6, "µs": 10**6, "ms": 10**9}  # the units below a second, in picoseconds
@@ -33,6 +33,12 @@ def _parse(value: object, units: Mapping[str, int | Fraction], before: str = "")
     match = re.fullmatch(rf"{_NUMBER}\s*{before}({'|'.join(units)})", to_text(value))
     number = exact(match[1].replace("_", "")) if match else None
     return number * units[match[2]] if match and number is not None else None
+
+
+def quantity_schema(units: Collection[str], *examples: str, before: str = "", after: str = "") -> Json:
+    """Return the JSON Schema of a number with one of these units, as `_parse` reads it."""
+    pattern = rf"^\s*{_NUMBER}\s*{before}({'|'.join(units)}){after}\s*$"
+    return {"type": "string", "pattern": pattern, "examples": list(examples)}
 
 
 def to_text(value: object) -> str:

@@ -6,10 +6,13 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
+from headway.config.keys import Doc, Form
+from headway.config.schema import Names
 from headway.config.section import read
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.results.ranking import direction as best_way
+from headway.results.ranking import every_figure
 from headway.results.ranking import figure as known_figure
 from headway.results.ranking import value as value_at
 from headway.types import Json
@@ -40,11 +43,21 @@ class Objective(Struct, frozen=True):
         return total if math.isfinite(total) else None
 
 
-class _Keys(Struct):
-    figure: Any
-    name: str | None = None
-    direction: Direction | None = None
-    weight: Annotated[float, Meta(ge=0, le=1e6)] = 1.0
+# The figures that can rank runs. Those of one tenant, class or kind, and those in another spelling, are valid too.
+FIGURE: Final = Names(lambda: [path for path in every_figure() if best_way(path)], rf"-|^({'|'.join(GROUPS)})\.")
+FigureWeights = Annotated[dict[str, float], "weights by figure"]
+
+
+class ObjectiveKeys(Struct):
+    """An objective as a mapping."""
+
+    figure: Annotated[Any, Form.of(FIGURE, FigureWeights), "a figure of a run's summary, or weights by figure"]
+    name: Annotated[str | None, Doc("name of the objective", default="the figure")] = None
+    direction: Annotated[Direction | None, Doc("which values are better", default="that of the figure")] = None
+    weight: Annotated[float, Meta(ge=0, le=1e6), "weight in the fitness; 0: only reported"] = 1.0
+
+
+OBJECTIVES_FORM: Final = Form.of(list[Annotated[Any, Form.of(FIGURE, ObjectiveKeys)]])
 
 
 def read_objectives(data: object, where: str) -> tuple[Objective, ...]:
@@ -62,7 +75,7 @@ def read_objectives(data: object, where: str) -> tuple[Objective, ...]:
 
 
 def _objective(data: object, where: str) -> Objective:
-    keys = read(_Keys, {"figure": data} if isinstance(data, str) else data, where)
+    keys = read(ObjectiveKeys, {"figure": data} if isinstance(data, str) else data, where)
     figure = _figure(keys.figure, f"{where}.figure")
     first = figure if isinstance(figure, str) else next(iter(figure))
     direction = keys.direction or WAYS.get(str(best_way(plain(first))))

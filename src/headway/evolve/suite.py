@@ -20,16 +20,19 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from headway.config import documents
-from headway.config.keys import PositiveSeconds
+from headway.config.keys import Doc, Form, PositiveSeconds
+from headway.config.schema import Later, Part
 from headway.config.section import read
 from headway.config.wording import cut, shown, suggest
 from headway.errors import HeadwayError
 from headway.evolve.evaluation import Case
-from headway.evolve.objectives import Objective, read_objectives
-from headway.policies.bundle import Bundle
+from headway.evolve.objectives import OBJECTIVES_FORM, Objective, read_objectives
+from headway.policies.bundle import POLICIES_FORM, Bundle
 from headway.scenario import references
+from headway.scenario.cluster_spec import Cluster
 from headway.scenario.scenario import Scenario
 from headway.types import Json
+from headway.workload.spec import WorkloadSpec
 
 DEFAULT: Final = "routing-2026-11"
 PARTS: Final = ("train", "validation", "held_out")
@@ -38,12 +41,21 @@ MOST_SEEDS: Final = 1000  # maximum number of seeds in one entry of a part
 NOT_SHARED: Final = ("workload", "seed", "policies", "name")  # sections that only cases and candidates set
 
 
+def _changes(*without: str) -> Form:
+    """Return the form of some sections of a scenario."""
+    return Form.of(Part(Scenario, without=without, changes=True), None)
+
+
+SEEDS_FORM: Final = Form.of(list[int], {"type": "string", "pattern": r"^\s*[0-9]+\s*\.\.\s*[0-9]+\s*$"})
+ENTRIES_FORM: Final = Form.of(Later("cases", lambda: list[EntryKeys]))
+
+
 class Cascade(Struct, frozen=True):
     """Early stopping: if the fitness of a candidate on the `first` cases of the train part is below `threshold`, the
     candidate skips the other cases."""
 
-    first: Annotated[int, Meta(ge=1)]
-    threshold: Annotated[float, Meta(ge=-10, le=10)]
+    first: Annotated[int, Meta(ge=1), "cases of train that every candidate runs"]
+    threshold: Annotated[float, Meta(ge=-10, le=10), "fitness on them below which a candidate runs no others"]
 
 
 class Suite(Struct, frozen=True):
@@ -85,25 +97,41 @@ class Suite(Struct, frozen=True):
         return replace(self, parts={name: cases for name, cases in self.parts.items() if name != HELD_OUT})
 
 
-class _Keys(Struct):
-    objectives: Any
-    train: Any
-    name: str | None = None
-    baseline: Any = msgspec.field(default_factory=dict)
-    scenario: Any = msgspec.field(default_factory=dict)
-    workloads: Any = msgspec.field(default_factory=dict)
-    validation: Any = msgspec.field(default_factory=list)
-    held_out: Any = msgspec.field(default_factory=list)
-    cascade: Cascade | None = None
-    deadline_s: PositiveSeconds = 60.0
+class EntryKeys(Struct):
+    """An entry of `train`, `validation` or `held_out`: one case for each of its seeds."""
+
+    workload: Annotated[Any, Form.of(str, WorkloadSpec), "name of one of `workloads`, or a workload section"]
+    seeds: Annotated[Any, SEEDS_FORM, "list of seeds, or a range such as 101..110"]
+    name: Annotated[str | None, Doc("name of the cases", default="the name of the workload")] = None
+    cluster: Annotated[Any, Form.of(Part(Cluster), None), "changes of the cluster"] = msgspec.field(
+        default_factory=dict
+    )
+    scenario: Annotated[Any, _changes("seed", "policies", "name"), "changes of other sections"] = msgspec.field(
+        default_factory=dict
+    )
 
 
-class _Entry(Struct):
-    workload: Any
-    seeds: Any
-    name: str | None = None
-    cluster: Any = msgspec.field(default_factory=dict)
-    scenario: Any = msgspec.field(default_factory=dict)
+class SuiteKeys(Struct):
+    """The top level of a suite's file."""
+
+    objectives: Annotated[Any, OBJECTIVES_FORM, "figures with direction and weight"]
+    train: Annotated[Any, ENTRIES_FORM, "the cases of the search"]
+    name: Annotated[str | None, Doc("name of the suite", default="the name of the file")] = None
+    baseline: Annotated[Any, POLICIES_FORM, "the policies that gains are measured against, by stage"] = msgspec.field(
+        default_factory=dict
+    )
+    scenario: Annotated[Any, _changes(*NOT_SHARED), "sections that all cases share"] = msgspec.field(
+        default_factory=dict
+    )
+    workloads: Annotated[Any, Form.of(dict[str, WorkloadSpec | None]), "workload sections by name"] = msgspec.field(
+        default_factory=dict
+    )
+    validation: Annotated[Any, ENTRIES_FORM, "the cases that choose the winner"] = msgspec.field(default_factory=list)
+    held_out: Annotated[Any, ENTRIES_FORM, "the cases of the final comparison, which the search never sees"] = (
+        msgspec.field(default_factory=list)
+    )
+    cascade: Annotated[Cascade | None, "early stopping of bad candidates"] = None
+    deadline_s: Annotated[PositiveSeconds, "wall-clock limit of one simulation"] = 60.0
 
 
 def _suite(data: Any, source: str, folder: Path | None) -> Suite:
@@ -114,7 +142,7 @@ def _suite(data: Any, source: str, folder: Path | None) -> Suite:
         for key in ("objectives", "train"):
             if key not in data:
                 raise HeadwayError(f"{key!r} is missing. A suite needs 'objectives' and 'train'.")
-        keys = read(_Keys, references.absolute(data, folder), "")
+        keys = read(SuiteKeys, references.absolute(data, folder), "")
         shared = _section(keys.scenario, "scenario")
         _check_absent(shared, NOT_SHARED, "scenario")
         suite = Suite(
@@ -186,7 +214,7 @@ def _part(part: str, data: object, shared: Json, workloads: object) -> tuple[Cas
 def _cases(data: object, where: str, shared: Json, workloads: object) -> Iterable[Case]:
     """Return the cases of one entry of a part. For each seed of the entry, the case is the shared scenario with the
     changes of the entry."""
-    entry = read(_Entry, data, where)
+    entry = read(EntryKeys, data, where)
     name, workload = _workload(entry.workload, workloads, f"{where}.workload")
     changes = _section(entry.scenario, f"{where}.scenario")
     _check_absent(changes, [section for section in NOT_SHARED if section != "workload"], f"{where}.scenario")

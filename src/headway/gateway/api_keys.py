@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from msgspec import Meta, Struct
 
 from headway.config.documents import read_yaml
-from headway.config.keys import Doc, Unit
+from headway.config.keys import RATE, Doc, Unit
 from headway.config.section import read
 from headway.config.units import rate
 from headway.config.wording import shown
@@ -22,7 +22,7 @@ PREFIX: Final = "hw-"
 BEARER: Final = b"bearer "
 
 
-Rate = Annotated[float, Unit("rate", lambda value, where: float(rate(value, where)), "{:g}/s".format)]
+Rate = Annotated[float, Unit("rate", lambda value, where: float(rate(value, where)), "{:g}/s".format, form=RATE)]
 Many = Annotated[int, Meta(ge=1, le=10**6)]
 
 

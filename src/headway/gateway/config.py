@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from headway.config.documents import beside, read_yaml
-from headway.config.keys import INTERNAL, Bytes, Doc, Duration, Unit, write
+from headway.config.keys import INTERNAL, Bytes, Doc, Duration, Form, PositiveDuration, Unit, write
 from headway.config.section import read
 from headway.config.units import positive_duration_ps
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.gateway.api_keys import Keyring
-from headway.gateway.cascade.chains import Chain, read_chains
+from headway.gateway.cascade.chains import CascadeKeys, Chain, read_chains
 from headway.gateway.deciding.policy_versions import MOST_FAILURES
 from headway.gateway.engines.engine_health import HealthSettings
 from headway.gateway.engines.member import BackendSpec, read_members
 from headway.gateway.handover.live_handover import HandoverSettings
-from headway.gateway.live_policies import read_candidate, read_policies
+from headway.gateway.live_policies import POLICIES_FORM, read_candidate, read_policies
 from headway.gateway.membership.etcd_settings import EtcdSettings
 from headway.gateway.observing.observing_settings import AdminSettings, OtelSettings, RecordSettings
 from headway.gateway.observing.recent_decisions import ExplainSettings
@@ -30,7 +30,7 @@ from headway.gateway.peers import PeerSettings
 from headway.gateway.prompt_tokens import TokenSettings
 from headway.gateway.request_sessions import SessionSettings
 from headway.gateway.settings import File, Listen, Timeouts
-from headway.gateway.shadow.canary import CANARY, read_canary
+from headway.gateway.shadow.canary import CANARY, CanaryKeys, read_canary
 from headway.gateway.shadow.candidate import CandidateSpec, read_shadows
 from headway.gateway.signals.event_listener import EventSettings
 from headway.gateway.signals.polled_signals import SignalSettings
@@ -48,6 +48,7 @@ class JournalSettings(Struct, frozen=True):
 
     file: Annotated[File, "file for every input and decision of the control plane; may replace the mapping"]
     limit_bytes: Annotated[Bytes, "size at which the journal ends"] = field(default=4 * 10**9, name="limit")
+    short_form: ClassVar[Any] = str  # `file`
 
     @classmethod
     def expand(cls, data: Any, where: str) -> Any:
@@ -73,13 +74,13 @@ class Config(Struct, frozen=True, kw_only=True):
     listen: Annotated[Listen, "address and port for clients"] = ("127.0.0.1", 8000)
     backends: Annotated[
         dict[str, BackendSpec],
-        Unit("mapping", _unless_empty(read_members), dict),
+        Unit("mapping", _unless_empty(read_members), dict, form=Form.of(dict[str, BackendSpec], None)),
         Doc("engine names to URLs or mappings; see below", default="required, unless `etcd` or `admin` is set"),
     ] = {}
     max_backends: Annotated[int, Meta(ge=1, le=4096), "limit of engines, including those that drain"] = 64
     policies: Annotated[
         Json,
-        Unit("mapping or file", _read_policies, dict),
+        Unit("mapping or file", _read_policies, dict, form=POLICIES_FORM),
         Doc(
             "policies as in a scenario, except oracle policies. The default admission is `max-concurrency`: at most "
             "1,024 requests in flight for each model and role",
@@ -88,23 +89,23 @@ class Config(Struct, frozen=True, kw_only=True):
     ] = field(default_factory=lambda: read_policies({}))
     canary: Annotated[
         Json | None,
-        Unit("mapping", partial(read_canary, read_policies=read_candidate), dict),
+        Unit("mapping", partial(read_canary, read_policies=read_candidate), dict, form=Form.of(CanaryKeys)),
         f"policies that decide for a share of the traffic; {SHADOW}",
     ] = None
     shadows: Annotated[
         dict[str, CandidateSpec],
-        Unit("mapping", _unless_empty(read_shadows), dict),
+        Unit("mapping", _unless_empty(read_shadows), dict, form=Form.of(dict[str, CandidateSpec], None)),
         f"policies that the gateway asks but does not obey; {SHADOW}",
     ] = field(default_factory=dict, name="shadow")
     policy_failures: Annotated[
         int, Meta(ge=1, le=10**6), f"failures after which the former policies take over; {SHADOW}"
     ] = MOST_FAILURES
-    keyring: Annotated[Keyring | None, Unit("file", Keyring.read, str), "file of API keys; see below"] = field(
-        default=None, name="keys"
-    )
+    keyring: Annotated[
+        Keyring | None, Unit("file", Keyring.read, str, form=Form.of(str)), "file of API keys; see below"
+    ] = field(default=None, name="keys")
     deadlines: Annotated[
         dict[str, int],  # time limits in ps, by SLO class
-        Unit("mapping", _read_deadlines, dict),
+        Unit("mapping", _read_deadlines, dict, form=Form.of(dict[str, PositiveDuration])),
         "time limit of a request by SLO class, as in {interactive: 20s}",
     ] = {}
     patience_ps: Annotated[Duration, "time that a request waits while no engine can serve it"] = 10 * PS_PER_SECOND
@@ -136,7 +137,9 @@ class Config(Struct, frozen=True, kw_only=True):
     otel: Annotated[OtelSettings | None, Doc(f"OpenTelemetry spans; {OBSERVING}", type="URL or mapping")] = None
     records: Annotated[RecordSettings | None, Doc(f"records of traffic; {OBSERVING}", type="folder or mapping")] = None
     chains: Annotated[
-        dict[str, Chain], Unit("mapping", _unless_empty(read_chains), dict), "see [Cascades](cascade.md)"
+        dict[str, Chain],
+        Unit("mapping", _unless_empty(read_chains), dict, form=Form.of(CascadeKeys, None)),
+        "see [Cascades](cascade.md)",
     ] = field(default_factory=dict, name="cascade")
     disaggregation: Annotated[
         HandoverSettings | None, "see [Prefill/decode disaggregation](disaggregation-live.md)"

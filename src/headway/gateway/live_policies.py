@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from headway.config.keys import Form
+from headway.config.schema import Mapped
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.gateway.shadow.canary import CANARY, read_canary
+from headway.gateway.shadow.canary import CANARY, UNUSED, CanaryKeys, read_canary
 from headway.policies import registry
 from headway.policies.bundle import Bundle
+from headway.policies.policy_schema import policy_form
 from headway.policies.registry import DEFAULT_POLICIES
 from headway.types import Json
 
@@ -15,6 +18,17 @@ STAGES: Final = ("admission", "priority", "flow", "routing")  # the policy stage
 FILE_KEYS: Final = ("path", "file", "policies")  # a string under one of these keys is the name of a file
 # A scenario plans its load, so its default admits every request. A live gateway limits the requests in flight.
 DEFAULTS: Final = {**DEFAULT_POLICIES, "admission": {"name": "max-concurrency", "max_queue": 1024}}
+
+
+# The policies of a gateway: a bundle's file, or policies by stage. Stages that only the simulator has are ignored.
+POLICIES_FORM: Final = Form.of(
+    str,
+    Mapped(
+        {stage: policy_form(stage, live=True) if stage in STAGES else UNUSED for stage in DEFAULTS}
+        | {CANARY: CanaryKeys}
+    ),
+    None,
+)
 
 
 def read_policies(block: Any) -> Json:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path as File
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
 import xxhash
@@ -48,6 +48,7 @@ _any = msgspec.json.Decoder()
 class ModelTokens(Struct, frozen=True):
     path: Annotated[str, "folder of the model, or its tokenizer.json; a path alone may replace the mapping"]
     chat_template: Annotated[str | None, Doc("file in that folder", default="the model's own")] = None
+    short_form: ClassVar[Any] = str  # `path`
 
     @classmethod
     def expand(cls, data: Any, where: str) -> Any:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import xxhash
 from msgspec import Struct
 
-from headway.config.keys import Unit
+from headway.config.keys import Form, Unit
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.gateway.settings import read_text
@@ -44,7 +44,9 @@ def _read_header(value: Any, where: str) -> bytes:
 class SessionSettings(Struct, frozen=True):
     """The section `sessions:` of a gateway's file."""
 
-    header: Annotated[bytes, Unit("text", _read_header, bytes.decode), "header with the session id"] = HEADER.encode()
+    header: Annotated[
+        bytes, Unit("text", _read_header, bytes.decode, form=Form.of(str)), "header with the session id"
+    ] = HEADER.encode()
     user: Annotated[bool, "without the header, use the field `user` of the request"] = True
     prefix: Annotated[bool, "without header and `user`, use a hash of the first messages"] = True
 

@@ -1,11 +1,11 @@
 """Values in a gateway's file: addresses, files, folders, names and timeouts."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from msgspec import Struct
 
-from headway.config.keys import PositiveSeconds, Unit
+from headway.config.keys import Form, PositiveSeconds, Unit
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 
@@ -40,9 +40,13 @@ def _read_file(value: Any, where: str) -> Path:
     return Path(read_text(value, where)).expanduser()
 
 
-Listen = Annotated[tuple[str, int], Unit("address", _read_address, lambda place: f"{place[0]}:{place[1]}")]
-File = Annotated[Path, Unit("file", _read_file, str)]
-Folder = Annotated[Path, Unit("folder", _read_file, str)]
+ADDRESS: Final = Form.of({"type": "string", "pattern": ":[0-9]+$", "examples": ["127.0.0.1:8000"]})
+PATH: Final = Form.of(str)
+Listen = Annotated[
+    tuple[str, int], Unit("address", _read_address, lambda place: f"{place[0]}:{place[1]}", form=ADDRESS)
+]
+File = Annotated[Path, Unit("file", _read_file, str, form=PATH)]
+Folder = Annotated[Path, Unit("folder", _read_file, str, form=PATH)]
 
 
 class Timeouts(Struct, frozen=True):

@@ -8,24 +8,35 @@ import sys
 from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from headway.config import section
-from headway.config.keys import write
+from headway.config.keys import Form, write
+from headway.config.schema import Variants
 from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
 from headway.latency import step_models
 from headway.latency.base import LatencyKind, LatencyModel
-from headway.latency.gpus import Gpu, read_gpu
-from headway.latency.shapes import ModelShape, read_model
+from headway.latency.gpus import Gpu, GpuSpec, read_gpu
+from headway.latency.shapes import ModelShape, ModelSpec, read_model
 from headway.latency.shards import kv_blocks
 from headway.latency.step_models.hardware import step_times
 from headway.latency.tables import plain
 
-__all__ = ["MODELS", "Gpu", "LatencyModel", "ModelShape", "build", "explicit", "kv_blocks", "read_gpu", "read_model"]
+__all__ = ["MODELS", "Gpu", "GpuSpec", "LatencyModel", "LatencySpec", "ModelShape", "ModelSpec"]
+__all__ += ["build", "explicit", "kv_blocks", "read_gpu", "read_model"]
 
 _MODULES: Final = [import_module(f"{step_models.__name__}.{file.name}") for file in iter_modules(step_models.__path__)]
+DEFAULT: Final = "hardware"
 MODELS: Final[dict[str, LatencyKind]] = {module.MODEL.name: module.MODEL for module in _MODULES}
+
+
+def _keys_by_name() -> dict[str, Any]:
+    """Return the keys of each model, with the default model first."""
+    return {name: MODELS[name].keys for name in sorted(MODELS, key=lambda name: name != DEFAULT)}
+
+
+LatencySpec = Annotated[Any, Form.of(Variants("model", _keys_by_name, bare=False, optional=True))]
 
 
 def build(data: dict[str, Any], model: ModelShape, gpu: Gpu, tp: int, where: str = "cluster.latency") -> LatencyModel:
@@ -37,7 +48,7 @@ def build(data: dict[str, Any], model: ModelShape, gpu: Gpu, tp: int, where: str
     if not isinstance(data, dict):
         raise HeadwayError(f"{where}: expected a mapping such as {{model: hardware}}, got {shown(data)}.")
     rest = dict(data)
-    name = rest.pop("model", "hardware")
+    name = rest.pop("model", DEFAULT)
     kind = MODELS.get(plain(str(name)))
     if kind is None:
         known = suggest(plain(str(name)), MODELS)
@@ -47,7 +58,7 @@ def build(data: dict[str, Any], model: ModelShape, gpu: Gpu, tp: int, where: str
 
 def explicit(data: dict[str, Any]) -> dict[str, Any]:
     """Return a valid `latency:` section, with the default values of all keys that it does not set."""
-    name = plain(str(data.get("model", "hardware")))
+    name = plain(str(data.get("model", DEFAULT)))
     return {"model": name, **write(MODELS[name].keys()), **{key: data[key] for key in data if key != "model"}}
 
 

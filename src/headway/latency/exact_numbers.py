@@ -4,7 +4,7 @@ import re
 from fractions import Fraction
 from typing import Annotated, Final, Literal
 
-from headway.config.keys import Unit
+from headway.config.keys import DURATION, Form, Unit
 from headway.config.units import LONGEST_PS, duration_ps, duration_text, exact, fine_duration, to_text
 from headway.config.wording import shown
 from headway.errors import HeadwayError
@@ -107,14 +107,26 @@ def _duration_text(ps: int | Literal["auto"]) -> str | None:
     return "auto" if ps == "auto" else duration_text(ps) if ps else "0ms"
 
 
+# The forms of these numbers in a file. A string keeps all digits.
+ABOVE_0: Final = Form.of({"type": ["number", "string"], "exclusiveMinimum": 0})
+COUNT: Final = Form.of({"type": ["integer", "string"], "minimum": 1, "examples": [4096, "8.03B", "630M"]})
+UP_TO_1: Final = Form.of({"type": ["number", "string"], "exclusiveMinimum": 0, "maximum": 1})
+
+
 def plain_number(number: Fraction | float) -> float:
     return int(number) if number == int(number) else float(number)
 
 
-StepDuration = Annotated[int, Unit("duration above 0", _step_ps, _duration_text, "_ps")]
-PartDuration = Annotated[int, Unit("duration", duration_ps, _duration_text, "_ps")]
-FineDuration = Annotated[Fraction, Unit("duration", fine_duration, duration_text)]  # may have fractions of a picosecond
-AutoDuration = Annotated[int | Literal["auto"], Unit("duration or auto", _auto_or_ps, _duration_text, "_ps")]
-TokenTime = Annotated[int, Unit("number above 0", token_ps, lambda ps: plain_number(Fraction(PS_PER_SECOND, ps)))]
-TokenRate = Annotated[Fraction, Unit("number above 0", _token_rate, plain_number)]
-Share = Annotated[Fraction, Unit("number above 0, at most 1", share, float)]
+StepDuration = Annotated[int, Unit("duration above 0", _step_ps, _duration_text, "_ps", form=DURATION)]
+PartDuration = Annotated[int, Unit("duration", duration_ps, _duration_text, "_ps", form=DURATION)]
+# A fine duration may have fractions of a picosecond.
+FineDuration = Annotated[Fraction, Unit("duration", fine_duration, duration_text, form=DURATION)]
+AutoDuration = Annotated[
+    int | Literal["auto"],
+    Unit("duration or auto", _auto_or_ps, _duration_text, "_ps", form=Form.of(Literal["auto"], DURATION)),
+]
+TokenTime = Annotated[
+    int, Unit("number above 0", token_ps, lambda ps: plain_number(Fraction(PS_PER_SECOND, ps)), form=ABOVE_0)
+]
+TokenRate = Annotated[Fraction, Unit("number above 0", _token_rate, plain_number, form=ABOVE_0)]
+Share = Annotated[Fraction, Unit("number above 0, at most 1", share, float, form=UP_TO_1)]

@@ -4,38 +4,42 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from msgspec import Struct, field
 
 from headway.config import section
-from headway.config.keys import Unit, bytes_of_at_least
+from headway.config.keys import BANDWIDTH, Form, Unit, bytes_of_at_least
+from headway.config.schema import Names
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.latency.exact_numbers import not_negative, positive
+from headway.latency.exact_numbers import ABOVE_0, not_negative, positive
 from headway.latency.links import read_speed, show_speed
-from headway.latency.tables import Table, load
+from headway.latency.tables import SPELLED, Table, load
 
 
 def _read_teraflops(value: Any, where: str) -> Fraction:
     return positive(value, where) * 10**12
 
 
-Amount = Annotated[float, Unit("number, 0 or more", not_negative, float, show=lambda amount: f"{amount:g}")]
+AT_LEAST_0: Final = Form.of({"type": ["number", "string"], "minimum": 0})
+Amount = Annotated[float, Unit("number, 0 or more", not_negative, float, show="{:g}".format, form=AT_LEAST_0)]
 
 
 class Gpu(Struct, frozen=True):
     """A GPU as a mapping: `{memory: 80GB, bandwidth: 3.35TB/s, tflops: 989, usd_per_hour: 3.50}`."""
 
-    memory: Annotated[int, bytes_of_at_least(1)]
-    bandwidth: Annotated[int, Unit("bandwidth", read_speed, show_speed)]  # bytes per second
+    memory: Annotated[int, bytes_of_at_least(1), "size of the memory"]
+    bandwidth: Annotated[int, Unit("bandwidth", read_speed, show_speed, form=BANDWIDTH), "of the memory"]
     # Peak rate of dense BF16 matrix multiplication, in FLOP/s. The key in the file is in TFLOP/s.
-    flops: Annotated[Fraction, Unit("number above 0", _read_teraflops, float)] = field(name="tflops")
-    usd_per_hour: Amount
-    idle_watts: Amount = 0.0
-    busy_watts: Amount = 0.0
-    name: str = "custom"
-    approximate: tuple[str, ...] = ()  # keys whose values are not from a spec sheet
+    flops: Annotated[Fraction, Unit("number above 0", _read_teraflops, float, form=ABOVE_0), "dense BF16"] = field(
+        name="tflops"
+    )
+    usd_per_hour: Annotated[Amount, "price"]
+    idle_watts: Annotated[Amount, "power when idle"] = 0.0
+    busy_watts: Annotated[Amount, "power when busy"] = 0.0
+    name: Annotated[str, "name in reports"] = "custom"
+    approximate: Annotated[tuple[str, ...], "keys whose values are not from a spec sheet"] = ()
 
 
 def read_gpu(data: object, where: str) -> Gpu:
@@ -49,6 +53,9 @@ def read_gpu(data: object, where: str) -> Gpu:
         busy = shown(data.get("busy_watts", 0))
         raise HeadwayError(f"{where}.busy_watts: must be at least idle_watts ({gpu.idle_watts:g}), got {busy}.")
     return gpu
+
+
+GpuSpec = Annotated[Any, Form.of(Names(lambda: gpus().names, SPELLED), Gpu)]  # a name, or figures
 
 
 @cache

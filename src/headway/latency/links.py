@@ -9,11 +9,12 @@ from typing import Annotated, Any, Final
 from msgspec import Struct
 
 from headway.config import section
-from headway.config.keys import QUIET, Duration, Unit, bytes_text
+from headway.config.keys import BANDWIDTH, QUIET, Duration, Form, Unit, bytes_text
+from headway.config.schema import Names
 from headway.config.units import bandwidth, duration_text
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.latency.tables import Table, load
+from headway.latency.tables import SPELLED, Table, load
 
 FIGURES: Final = ("latency", "bandwidth")
 
@@ -55,9 +56,12 @@ def show_speed(speed: int) -> str:
     return f"{bytes_text(speed)}/s"
 
 
-Speed = Annotated[int, Unit("bandwidth", read_speed, write_speed, show=show_speed)]  # bytes per second
+Speed = Annotated[int, Unit("bandwidth", read_speed, write_speed, show=show_speed, form=BANDWIDTH)]  # bytes per second
 ProfileName = Annotated[
-    str | None, "measured link that sets `latency` and `bandwidth` (listed below); excludes these two keys", QUIET
+    str | None,
+    Form.of(Names(lambda: links().names, SPELLED)),
+    "measured link that sets `latency` and `bandwidth` (listed below); excludes these two keys",
+    QUIET,
 ]
 
 

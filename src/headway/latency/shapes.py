@@ -2,17 +2,18 @@
 
 from fractions import Fraction
 from functools import cache, partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Struct
 
 from headway.config import section
-from headway.config.keys import Unit
+from headway.config.keys import Doc, Form, Unit
+from headway.config.schema import Names, Part
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.latency.exact_numbers import count, plain_number, positive
+from headway.latency.exact_numbers import COUNT, count, plain_number, positive
 from headway.latency.model_config import read_config
-from headway.latency.tables import Table, document_of, load
+from headway.latency.tables import SPELLED, Table, document_of, load
 
 MOST_PARAMS: Final = 10**15
 
@@ -38,6 +39,10 @@ class ModelShape(Struct, frozen=True):
     kv_size: Fraction = Fraction(2)  # bytes per number in the KV cache
 
 
+WIDTH: Final = Form.of(Literal[0], COUNT)
+BYTES_EACH: Final = Form.of({"type": ["number", "string"], "minimum": 0.1, "maximum": 16})
+
+
 def _read_width(value: Any, where: str) -> int:
     return 0 if value == 0 else count(value, where)
 
@@ -49,32 +54,48 @@ def _read_size(value: Any, where: str) -> Fraction:
     return size
 
 
-Count = Annotated[int, Unit("whole number above 0", count, int)]
-Params = Annotated[int, Unit("whole number above 0", partial(count, most=MOST_PARAMS), int)]
-Width = Annotated[int, Unit("whole number", _read_width, int)]
-Size = Annotated[Fraction, Unit("number, 0.1 to 16", _read_size, plain_number)]
+Count = Annotated[int, Unit("whole number above 0", count, int, form=COUNT)]
+Params = Annotated[int, Unit("whole number above 0", partial(count, most=MOST_PARAMS), int, form=COUNT)]
+Width = Annotated[int, Unit("whole number", _read_width, int, form=WIDTH)]
+Size = Annotated[Fraction, Unit("number, 0.1 to 16", _read_size, plain_number, form=BYTES_EACH)]
 
 
 class ModelFigures(Struct):
     """A model as a mapping: `{layers: 32, hidden: 4096, heads: 32, kv_heads: 8, params: 8.03B}`."""
 
-    layers: Count
-    hidden: Count
-    heads: Count
-    params: Params
-    kv_heads: Count | None = None  # default: heads
-    head_dim: Count | None = None  # default: hidden / heads
-    active_params: Params | None = None  # default: params
-    intermediate: Width | None = None  # default: computed from the number of parameters that no other matrix has
-    vocab: Width | None = None  # default: unknown; the output matmul then counts as part of the layers
-    experts: Width | None = None
-    experts_per_token: Width | None = None
-    expert_intermediate: Width | None = None
-    shared_intermediate: Width | None = None
-    dense_layers: Width | None = None
-    dtype_bytes: Size = Fraction(2)  # bytes per weight: 2 for BF16, 1 for FP8
-    kv_dtype_bytes: Size | None = None  # default: dtype_bytes
-    name: str = "custom"
+    layers: Annotated[Count, "number of layers"]
+    hidden: Annotated[Count, "width of the hidden state"]
+    heads: Annotated[Count, "query heads"]
+    params: Annotated[Params, "parameters, as in 8.03B"]
+    kv_heads: Annotated[Count | None, Doc("key-value heads", default="`heads`")] = None
+    head_dim: Annotated[Count | None, Doc("width of a head", default="`hidden` / `heads`")] = None
+    active_params: Annotated[Params | None, Doc("parameters that one token uses", default="`params`")] = None
+    intermediate: Annotated[
+        Width | None, Doc("width of a feed-forward layer", default="computed from the remaining parameters")
+    ] = None
+    vocab: Annotated[
+        Width | None, Doc("size of the vocabulary", default="the output matmul counts as part of the layers")
+    ] = None
+    experts: Annotated[Width | None, "experts of a layer, in a mixture of experts"] = None
+    experts_per_token: Annotated[Width | None, "experts that a token visits"] = None
+    expert_intermediate: Annotated[Width | None, "width of an expert"] = None
+    shared_intermediate: Annotated[Width | None, "total width of the experts that every token visits"] = None
+    dense_layers: Annotated[Width | None, "layers without experts"] = None
+    dtype_bytes: Annotated[Size, "bytes per weight: 2 for BF16, 1 for FP8"] = Fraction(2)
+    kv_dtype_bytes: Annotated[Size | None, Doc("bytes per number in the KV cache", default="`dtype_bytes`")] = None
+    name: Annotated[str, "name in reports"] = "custom"
+
+
+NAME: Final = Names(lambda: _model_names(), SPELLED)
+ModelSpec = Annotated[  # a name, a published `config.json`, or figures
+    Any,
+    Form.of(
+        NAME,
+        {"type": "string", "pattern": r"\.json$"},
+        ModelFigures,
+        Part(ModelFigures, changes=True, more={"like": NAME}, required=("like",)),
+    ),
+]
 
 
 def read_model(data: object, where: str) -> ModelShape:
@@ -140,6 +161,10 @@ def _widths(figures: ModelFigures, where: str, active: int, attended: int) -> di
         left = active - widths.get("vocab", 0) * figures.hidden - figures.layers * attended * figures.hidden
         widths["intermediate"] = max(0, left // (3 * figures.hidden * figures.layers))
     return widths
+
+
+def _model_names() -> list[str]:
+    return models().names
 
 
 @cache

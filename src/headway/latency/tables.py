@@ -16,6 +16,7 @@ from headway.errors import HeadwayError
 from headway.latency.exact_numbers import not_negative
 
 T = TypeVar("T")
+SPELLED: Final = "[A-Z_ ]"  # matches the names that `plain` changes
 
 
 def plain(name: str) -> str:
@@ -31,11 +32,16 @@ class Table(Generic[T]):
         self.entries = MappingProxyType(dict(entries))
         self.aliases = MappingProxyType(dict(aliases))
 
+    @property
+    def names(self) -> list[str]:
+        """All names and aliases."""
+        return [*self.entries, *self.aliases]
+
     def find(self, name: str, kind: str, where: str, instead: str = "give a mapping of its keys instead") -> T:
         key = plain(name)
         entry = self.entries.get(self.aliases.get(key, key))
         if entry is None:
-            near = get_close_matches(key, [*self.entries, *self.aliases], n=1)
+            near = get_close_matches(key, self.names, n=1)
             hint = suggest(key, near) if near else ""
             raise HeadwayError(
                 f"{where}: no {kind} in the table is called {shown(name)}; {instead}.{hint} "

@@ -18,17 +18,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, Literal, Protocol
 
 import msgspec
 from msgspec import Struct
 
 from headway.config.documents import beside, check_size, read_text, read_yaml, stem, write_text, yaml_text
+from headway.config.keys import Doc, Form
+from headway.config.schema import Definitions, Mapped, any_of, schema_of, strict
 from headway.config.section import read
 from headway.config.wording import cut, shown, suggest
 from headway.errors import HeadwayError
 from headway.policies import registry
 from headway.policies.code import CodeError, Program, plain_program
+from headway.policies.policy_schema import known_entries, other_names, parameters_schema, policy_form
 from headway.policies.registry import DEFAULT_POLICIES
 from headway.policies.tree import tree_source
 from headway.types import Json
@@ -44,15 +47,42 @@ class _File(Protocol):
     def __fspath__(self) -> str: ...
 
 
-class _Keys(Struct):
+class BundlePolicyForm(Struct, frozen=True, eq=False):
+    """A policy in a bundle: as in a scenario, or with its `type`."""
+
+    stage: str
+
+    def schema(self, definitions: Definitions) -> Json:
+        return definitions.refer(f"bundle-{self.stage}-policy", lambda: self._alternatives(definitions))
+
+    def _alternatives(self, definitions: Definitions) -> Json:
+        typed: list[Json] = []
+        for entry in known_entries(self.stage):
+            if entry.name in WRITTEN:
+                schema = parameters_schema(entry, definitions, type={"const": entry.name})
+                typed.append(schema | {"anyOf": [{"required": [key]} for key in TYPES[entry.name]]})
+            elif not entry.blank:
+                keys = {"type": {"const": "parameters"}, "template": {"const": entry.name}}
+                parameters = {"parameters": any_of(parameters_schema(entry, definitions), {"type": "null"})}
+                typed.append({"description": entry.summary, **strict(keys | parameters, list(keys))})
+        other = strict({"type": {"const": "parameters"}, "template": other_names(self.stage), "parameters": {}})
+        return any_of(
+            schema_of(policy_form(self.stage), definitions), *typed, other | {"required": ["type", "template"]}
+        )
+
+
+POLICIES_FORM: Final = Form.of(Mapped({stage: BundlePolicyForm(stage) for stage in STAGES}))
+
+
+class BundleKeys(Struct):
     """The top level of a bundle's file."""
 
-    format: int
-    policies: Any
-    name: str | None = None  # default: the name of the file
-    generation: int = 0
-    parent: str | None = None
-    mutations: list[str] = []
+    format: Annotated[int, Form.of(Literal[FORMAT]), "version of the format"]
+    policies: Annotated[Any, POLICIES_FORM, "policies by stage; a missing stage has its default policy"]
+    name: Annotated[str | None, Doc("name of the bundle", default="the name of the file")] = None
+    generation: Annotated[int, "number of changes since the first bundle"] = 0
+    parent: Annotated[str | None, "id of the bundle that this one was derived from"] = None
+    mutations: Annotated[list[str], "descriptions of the changes from the parent"] = []
 
 
 class Bundle(Struct, frozen=True):
@@ -154,7 +184,7 @@ def _read(data: Any, where: str, file: str | None) -> Bundle:
         for key in ("policies",) if file is None else ("format", "policies"):
             if key not in data:
                 raise HeadwayError(f"{key!r} is missing; a bundle has 'format: {FORMAT}' and 'policies'.")
-        keys = read(_Keys, {"format": FORMAT, **data} if file is None else dict(data), "")
+        keys = read(BundleKeys, {"format": FORMAT, **data} if file is None else dict(data), "")
         if keys.format != FORMAT:
             raise HeadwayError(f"format: {keys.format} is not supported. Use format {FORMAT}.")
         if not isinstance(keys.policies, Mapping):

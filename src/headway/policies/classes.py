@@ -3,14 +3,17 @@
 from collections.abc import Mapping
 from fractions import Fraction
 from math import isfinite
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+from headway.config.keys import DURATION, Form, PositiveDuration
 from headway.config.units import positive_duration_ps
 from headway.config.wording import cut, shown
 from headway.errors import HeadwayError
 
 CLASSES: Final = ("realtime", "standard", "batch", "best-effort")  # from the most to the least important
 TTFT: Final = {"realtime": "500ms", "standard": "2s", "batch": "60s"}
+ClassTargets = Annotated[dict[str, Any], Form.of(dict[str, PositiveDuration])]
+OneDuration = Annotated[str | int | float, DURATION]
 
 
 def class_targets(targets: Mapping[str, Any], where: str) -> dict[str, int]:

@@ -18,6 +18,7 @@ from headway.policies import registry
 from headway.policies.answers import wrong_answer
 from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, Context, LruBlocks
 from headway.policies.parts import collect_metrics, combine_entries
+from headway.policies.policy_schema import policy_form
 from headway.policies.registry import Bounds, policy
 from headway.policies.scorecards import ids
 from headway.types import Reject, Request, Route, Scorecard
@@ -27,6 +28,7 @@ from headway.views.instance import InstanceView
 
 PLACE = "policies.routing"
 Spec = str | dict[str, Any]  # a policy: its name, or a mapping with name and parameters
+HalfSpec = Annotated[Spec, policy_form("routing")]
 Threshold = Annotated[int, Bounds(1, 10_000_000, log=True)]
 
 
@@ -219,9 +221,9 @@ class Pair(Pairing):
     prompt. It reads the signals that its parts read.
     """
 
-    prefill: Spec = "least-loaded"
-    decode: Spec = "least-kv"
-    decider: Spec = "always"
+    prefill: HalfSpec = "least-loaded"
+    decode: HalfSpec = "least-kv"
+    decider: Annotated[Spec, policy_form("decider")] = "always"
 
     def __post_init__(self) -> None:
         halves = [registry.build("routing", getattr(self, role), f"{PLACE}.{role}") for role in ("prefill", "decode")]
@@ -246,7 +248,7 @@ class LeastLoadedPair(Pair):
     and on the decode instance from routing until it ends. Ties: lowest index.
     """
 
-    decode: Spec = "least-loaded"
+    decode: HalfSpec = "least-loaded"
 
 
 @policy(
@@ -259,7 +261,7 @@ class PrefixPair(Pair):
     prefix when the blocks are transferred, and the run prints a warning. Ties: lowest index.
     """
 
-    prefill: Spec = "weighted"
+    prefill: HalfSpec = "weighted"
 
 
 def make_pairing(routing: Any, instances: Sequence[InstanceView]) -> Any:

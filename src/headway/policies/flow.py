@@ -17,6 +17,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from headway.config.keys import DURATION
 from headway.config.units import positive_duration_ps
 from headway.config.wording import shown
 from headway.errors import HeadwayError
@@ -123,7 +124,7 @@ class Bands:
     fairness: Literal["strict", "round-robin", "weighted"] = "strict"
     weights: dict[str, float] = dataclasses.field(default_factory=dict)
     share: Literal["tokens", "requests"] = "tokens"
-    ttl: str | int | float | None = None
+    ttl: Annotated[str | int | float | None, DURATION] = None
     band_capacity: Capacity = None
     capacity: Capacity = None
     saturation: Literal["never", "utilization", "concurrency"] = "utilization"

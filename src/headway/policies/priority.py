@@ -7,11 +7,11 @@ until the first token is due, `waited_s` the seconds since arrival, and `weight`
 
 import dataclasses
 from math import isfinite
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from headway.config.wording import cut, shown
 from headway.errors import HeadwayError
-from headway.policies.classes import TTFT, class_targets, exact_weights
+from headway.policies.classes import TTFT, ClassTargets, OneDuration, class_targets, exact_weights
 from headway.policies.context import Context
 from headway.policies.registry import Bounds, policy
 from headway.types import NO_PRIORITY, PS_PER_SECOND, Priority, Request
@@ -66,8 +66,8 @@ class SloDeadline:
     negative if the request is late. It reads no signal.
     """
 
-    targets: dict[str, Any] = dataclasses.field(default_factory=lambda: dict(TTFT))  # TTFT by class
-    other: str | int | float = "1h"
+    targets: ClassTargets = dataclasses.field(default_factory=lambda: dict(TTFT))  # TTFT by class
+    other: OneDuration = "1h"
 
     def __post_init__(self) -> None:
         self.target_ps = class_targets(self.targets, "targets")

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar, cast, get_args, get_
 
 import msgspec
 
+from headway.config.keys import Form
 from headway.config.wording import cut, describe_type, one_line, shown, suggest
 from headway.errors import HeadwayError
 from headway.policies.policy_files import FROM_FILE, load_class
@@ -96,6 +97,7 @@ class Parameter(msgspec.Struct, frozen=True):
     type: Any
     default: Any
     bounds: Bounds | None
+    form: Form | None = None  # the values in a file, for schemas, if the type does not say it
 
 
 # The catalogue. Each value is an entry, or a function that makes the entry when a caller first looks it up.
@@ -208,14 +210,15 @@ def parameters(cls: type) -> list[Parameter]:
         raise HeadwayError(f"{cls.__name__}: an annotation cannot be read: {one_line(error)}.") from error
     known = []
     for field in dataclasses.fields(cls):
-        hint, bounds = hints[field.name], None
+        hint, bounds, form = hints[field.name], None, None
         if get_origin(hint) is Annotated:
             hint, *extras = get_args(hint)
             bounds = next((extra for extra in extras if isinstance(extra, Bounds)), None)
+            form = next((extra for extra in extras if isinstance(extra, Form)), None)
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise HeadwayError(f"{cls.__name__}: the parameter {field.name!r} has no default; give it one.")
         default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
-        known.append(Parameter(field.name, hint, default, bounds))
+        known.append(Parameter(field.name, hint, default, bounds, form))
     return known
 
 

@@ -7,9 +7,9 @@ request never preempts a running one.
 """
 
 from dataclasses import field
-from typing import Annotated, Any
+from typing import Annotated
 
-from headway.policies.classes import TTFT, class_targets
+from headway.policies.classes import TTFT, ClassTargets, OneDuration, class_targets
 from headway.policies.queues import DeficitRoundRobin, Fifo, Queue, Ranked, RankedByLength, Ticket
 from headway.policies.registry import Bounds, policy
 
@@ -95,8 +95,8 @@ class SloSlack:
     preempted. Only requests that are due earlier overtake another, so no request starves.
     """
 
-    targets: dict[str, Any] = field(default_factory=lambda: dict(TTFT))
-    other: str | int | float = "1h"
+    targets: ClassTargets = field(default_factory=lambda: dict(TTFT))
+    other: OneDuration = "1h"
     chunk_tokens: ChunkTokens = None
 
     def __post_init__(self) -> None:

@@ -16,16 +16,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from msgspec import Struct
 
+from headway.config.keys import Form
+from headway.config.schema import Later, ListOf, MapOf, Mapped
 from headway.config.wording import cut, join_words, shown, suggest
 from headway.errors import HeadwayError
 from headway.policies.code import CodeError
 from headway.policies.code.language import ENTRANCES
 from headway.policies.code.stages import BELIEF, ONCE, Coded, Values, declare
-from headway.types import Request
+from headway.types import Json, Request
 
 LINE: Final = re.compile(r"\btree line (\d+)")
 LONGEST: Final = 2_000  # maximum number of characters of an expression
@@ -194,11 +196,39 @@ def _only(node: Mapping[Any, Any], known: tuple[str, ...], where: str) -> None:
             raise HeadwayError(f"{where}.{cut(str(key))}: there is no such key here.{hint}")
 
 
+# --- the form of a tree, for schemas ----------------------------------------------------------------------------------
+
+VALUE_FORM: Final = Form.of(float, bool, str)
+CONDITION_FORM: Final = Form.of(Later("tree-condition", lambda: _condition_form()))
+NODE_FORM: Final = Form.of(Later("tree-node", lambda: _node_form({})))
+PARAMETER: Final = Mapped(dict.fromkeys(("default", "low", "high"), float), ("default", "low", "high"))
+TREE_FORM: Final = Form.of(
+    Later("tree", lambda: _node_form({"parameters": MapOf(Form.of(list[float], PARAMETER)), "let": MapOf(VALUE_FORM)}))
+)
+
+
+def _condition_form() -> Form:
+    joined = [Mapped({word: ListOf(CONDITION_FORM)}, (word,)) for word in JOINED]
+    return Form.of(VALUE_FORM, *joined, Mapped({"not": CONDITION_FORM}, ("not",)))
+
+
+def _node_form(top: Json) -> Form:
+    """Return the form of a tree that may also have the keys of `top`."""
+    branch = {"if": CONDITION_FORM, "then": NODE_FORM}
+    rules = ListOf(Form.of(Mapped(branch, tuple(branch)), NODE_FORM))
+    return Form.of(
+        VALUE_FORM,
+        Mapped({**top, **branch, "else": NODE_FORM}, BRANCH),
+        Mapped({**top, "rules": rules}, ("rules",)),
+        Mapped({**top, "value": VALUE_FORM}, ("value",)),
+    )
+
+
 @dataclass(eq=False, repr=False)
 class Treed(Coded):
     """A policy whose source is a tree. Errors name the location in the tree."""
 
-    tree: Any = None
+    tree: Annotated[Any, TREE_FORM] = None
     parameters: Values = field(default_factory=dict)
 
     def __post_init__(self) -> None:

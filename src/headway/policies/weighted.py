@@ -6,8 +6,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
+from headway.config.keys import Form
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.policies import registry
@@ -15,6 +16,7 @@ from headway.policies import scorers as _scorers  # noqa: F401  (registers the s
 from headway.policies.context import Candidates, Context
 from headway.policies.filters import highest
 from headway.policies.parts import collect_metrics, combine_entries, observer
+from headway.policies.policy_schema import ScorersForm, policy_form
 from headway.policies.profile import DEFAULT, PLACE, read_scorers
 from headway.policies.registry import policy
 from headway.policies.scorecards import Cuts, number_duplicates
@@ -22,6 +24,7 @@ from headway.types import Request, Route
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
 
+FilterSpec = Annotated[Any, policy_form("filter")]
 Score = Callable[[Request, Candidates, ClusterView], list[float]]
 Keep = Callable[[Request, Candidates, ClusterView], Candidates]
 
@@ -39,9 +42,9 @@ class Weighted:
     reported, and the router's own prefix index.
     """
 
-    scorers: str | dict[str, Any] | list[Any] = DEFAULT
-    filters: list[Any] = dataclasses.field(default_factory=list)
-    picker: str | dict[str, Any] = "max-score"
+    scorers: Annotated[str | dict[str, Any] | list[Any], Form.of(ScorersForm())] = DEFAULT
+    filters: Annotated[list[Any], Form.of(list[FilterSpec])] = dataclasses.field(default_factory=list)
+    picker: Annotated[str | dict[str, Any], policy_form("picker")] = "max-score"
 
     def __post_init__(self) -> None:
         weighted_scorers = read_scorers(self.scorers)

@@ -10,11 +10,14 @@ import msgspec
 from msgspec import Meta, Struct
 
 from headway import latency
-from headway.config.keys import QUIET, Doc, Duration, Positive, write
+from headway.config.keys import QUIET, Doc, Duration, Form, Positive, write
+from headway.config.schema import Later, Part
 from headway.config.section import read
 from headway.config.wording import cut, shown
 from headway.errors import HeadwayError
+from headway.latency import GpuSpec, LatencySpec, ModelSpec
 from headway.policies import registry
+from headway.policies.policy_schema import policy_form
 from headway.scenario.kv_spec import Kv
 from headway.scenario.pd_spec import ROLES, Transfer, check_shared
 from headway.types import Json
@@ -24,6 +27,7 @@ LONGEST_NAME: Final = 100
 COMMON: Final = ("block_tokens", "prefix_caching")  # keys of `kv` that must be equal in the whole cluster
 SCALED: Final = ("min_replicas", "max_replicas", "scaling")  # keys that only a pool with an autoscaler uses
 APART: Final = (*ROLES, "transfer")  # keys that only a disaggregated deployment may have
+HALF_FORM: Final = Form.of(Later("half", lambda: _half_form()))
 Replicas = Annotated[int, Meta(ge=0, le=MOST_INSTANCES)]
 
 
@@ -42,8 +46,8 @@ class Engines(Struct, frozen=True):
     instances: Annotated[
         int, Meta(ge=1, le=MOST_INSTANCES), "number of engines; with an autoscaler, the number at the start"
     ] = 8
-    model: Annotated[Any, Doc("a name from the table below, or figures", type="name or mapping")] = "llama-3.1-8b"
-    gpu: Annotated[Any, Doc("a name from the table below, or figures", type="name or mapping")] = "h100"
+    model: Annotated[ModelSpec, Doc("a name from the table below, or figures", type="name or mapping")] = "llama-3.1-8b"
+    gpu: Annotated[GpuSpec, Doc("a name from the table below, or figures", type="name or mapping")] = "h100"
     tp: Annotated[int, Meta(ge=1, le=1024), "GPUs of one instance (tensor parallelism)"] = 1
     max_batch_tokens: Annotated[Positive, "token budget of a step"] = 2048
     max_batch_size: Annotated[Positive, "sequences in a step"] = 256
@@ -52,13 +56,17 @@ class Engines(Struct, frozen=True):
     adapters: Annotated[
         Adapters | None, Doc("the adapter slots of an instance, below", default="all adapters are loaded"), QUIET
     ] = None
-    latency: Annotated[Any, Doc("the model of step times", default="hardware", type="mapping")] = None
+    latency: Annotated[LatencySpec, Doc("the model of step times", default="hardware", type="mapping")] = None
     architecture: Annotated[
         Literal["monolithic", "disaggregated"],
         "monolithic: each instance prefills and decodes; disaggregated: separate instances prefill, see below",
     ] = "monolithic"
-    prefill: Annotated[Any, Doc("disaggregated only: the instances that compute prompts", type="mapping")] = None
-    decode: Annotated[Any, Doc("disaggregated only: the instances that generate tokens", type="mapping")] = None
+    prefill: Annotated[
+        Any, HALF_FORM, Doc("disaggregated only: the instances that compute prompts", type="mapping")
+    ] = None
+    decode: Annotated[Any, HALF_FORM, Doc("disaggregated only: the instances that generate tokens", type="mapping")] = (
+        None
+    )
     transfer: Annotated[Transfer, "disaggregated only: how the KV cache is transferred"] = Transfer()
     min_replicas: Annotated[
         Replicas | None, Doc("fewest instances that the autoscaler may keep", default="`instances`"), QUIET
@@ -67,7 +75,10 @@ class Engines(Struct, frozen=True):
         Replicas | None, Doc("most instances that the autoscaler may start", default="`instances`"), QUIET
     ] = None
     scaling: Annotated[
-        Any, Doc("the autoscaler of this pool", default="the one in `policies`", type="name or mapping"), QUIET
+        Any,
+        policy_form("scaling"),
+        Doc("the autoscaler of this pool", default="the one in `policies`", type="name or mapping"),
+        QUIET,
     ] = None
 
     def bounds(self) -> tuple[int, int]:
@@ -147,6 +158,12 @@ class Engines(Struct, frozen=True):
 
 # The keys that `prefill` and `decode` may set.
 HALF: Final = frozenset(Engines.__struct_fields__) - {"model", "architecture", *APART}
+
+
+def _half_form() -> Part:
+    return Part(Engines, only=HALF, required=("instances",))
+
+
 E = TypeVar("E", bound=Engines)
 
 

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from headway.config.keys import QUIET, Doc, Duration, Positive, write
+from headway.config.keys import QUIET, Doc, Duration, Form, Positive, write
+from headway.config.schema import Mapped
 from headway.config.section import read
 from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
@@ -37,6 +38,9 @@ class TierSpec(Struct, frozen=True):
     profile: ProfileName = None
 
 
+TIER_FORM: Final = Form.of(Mapped(dict.fromkeys(TIERS, TierSpec)))
+
+
 class Kv(Struct, frozen=True):
     """The KV cache of one instance."""
 
@@ -59,7 +63,7 @@ class Kv(Struct, frozen=True):
         "which cached content is evicted first, on the GPU and in the tiers: the least recently released (lru), the "
         "least often used (lfu), or that of the lowest priority of its last user; lru order decides ties",
     ] = "lru"
-    tiers: Annotated[Any, Doc("stores below the GPU, see below", type="mapping")] = None
+    tiers: Annotated[Any, TIER_FORM, Doc("stores below the GPU, see below", type="mapping")] = None
     offload: Annotated[
         Literal["lazy", "eager", "threshold"],
         "when content moves to the tiers: when the GPU evicts it (lazy), as a copy when it is computed (eager), or "

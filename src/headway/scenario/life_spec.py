@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct, to_builtins
 
-from headway.config.keys import QUIET, Doc, Duration, PositiveDuration, Unit, write
+from headway.config.keys import QUIET, Doc, Duration, Form, PositiveDuration, Unit, write
 from headway.config.section import read
 from headway.config.units import exact
 from headway.config.wording import shown
@@ -37,8 +37,10 @@ def _distribution(value: Any, where: str) -> Any:
     return value
 
 
-Factor = Annotated[Fraction, Unit("number, 1 to 1,000", factor, float)]
-Durations = Annotated[Any, Unit("duration or distribution", _distribution, to_builtins)]
+Factor = Annotated[
+    Fraction, Unit("number, 1 to 1,000", factor, float, form=Form.of(Annotated[float, Meta(ge=1, le=1000)]))
+]
+Durations = Annotated[Any, Unit("duration or distribution", _distribution, to_builtins, form=durations.FORM)]
 
 
 class Warmup(Struct, frozen=True):

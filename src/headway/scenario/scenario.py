@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -19,6 +19,7 @@ from headway.config.wording import cut, shown, suggest
 from headway.errors import HeadwayError
 from headway.policies import registry
 from headway.policies.disaggregation import Pair
+from headway.policies.policy_schema import policy_form
 from headway.policies.profile import scorer_list
 from headway.policies.registry import DEFAULT_POLICIES
 from headway.results.recorder import Targets
@@ -33,8 +34,9 @@ DEFAULT: Final = "conversations-2026-11-17"
 MOST_ROUTERS: Final = 1024
 STAGES: Final = tuple(DEFAULT_POLICIES)
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Routers = Annotated[int, Meta(ge=1, le=MOST_ROUTERS)]
 Count = Annotated[int, Meta(ge=0, le=10**12)]
-Policy = Annotated[Any, Doc(type="name or mapping")]
+NAME_OR_MAPPING: Final = Doc(type="name or mapping")
 
 
 class Seeds(Struct, frozen=True):
@@ -43,6 +45,7 @@ class Seeds(Struct, frozen=True):
     workload: Annotated[Seed, "seed of arrivals, lengths and contents"] = 0
     simulation: Annotated[Seed, "seed of policies, routers and scaling"] = 0
     jitter: Annotated[Seed, "seed of step times"] = 0
+    short_form: ClassVar[Any] = Seed  # for all of them
 
     @classmethod
     def expand(cls, value: Any, where: str) -> Any:
@@ -60,14 +63,27 @@ class Seeds(Struct, frozen=True):
 class Policies(Struct, frozen=True):
     """The policy of each stage: a name, or a mapping with `name` and parameters."""
 
-    admission: Annotated[Policy, "admits, delays or rejects each request"] = DEFAULT_POLICIES["admission"]
-    priority: Annotated[Policy, "assigns a priority to each request"] = DEFAULT_POLICIES["priority"]
-    flow: Annotated[Policy, "the queue at the router, see below"] = DEFAULT_POLICIES["flow"]
-    routing: Annotated[Policy, "chooses the instance for each request"] = DEFAULT_POLICIES["routing"]
+    admission: Annotated[Any, policy_form("admission"), NAME_OR_MAPPING, "admits, delays or rejects each request"] = (
+        DEFAULT_POLICIES["admission"]
+    )
+    priority: Annotated[Any, policy_form("priority"), NAME_OR_MAPPING, "assigns a priority to each request"] = (
+        DEFAULT_POLICIES["priority"]
+    )
+    flow: Annotated[Any, policy_form("flow"), NAME_OR_MAPPING, "the queue at the router, see below"] = DEFAULT_POLICIES[
+        "flow"
+    ]
+    routing: Annotated[Any, policy_form("routing"), NAME_OR_MAPPING, "chooses the instance for each request"] = (
+        DEFAULT_POLICIES["routing"]
+    )
     scheduler: Annotated[
-        Policy, "the order within an instance: `fcfs`, `priority`, `sjf`, `shortest-prefill`, `slo-slack`, `fair`"
+        Any,
+        policy_form("scheduler"),
+        NAME_OR_MAPPING,
+        "the order within an instance: `fcfs`, `priority`, `sjf`, `shortest-prefill`, `slo-slack`, `fair`",
     ] = DEFAULT_POLICIES["scheduler"]
-    scaling: Annotated[Policy, "replicas of each pool, see [scaling.md](scaling.md)"] = DEFAULT_POLICIES["scaling"]
+    scaling: Annotated[
+        Any, policy_form("scaling"), NAME_OR_MAPPING, "replicas of each pool, see [scaling.md](scaling.md)"
+    ] = DEFAULT_POLICIES["scaling"]
 
     def build(self, stage: str) -> Any:
         """Create the policy object of a stage. Because policies have state, every run needs new objects."""
@@ -114,7 +130,7 @@ class SignalSpec(Struct, frozen=True):
 class RouterSpec(Struct, frozen=True):
     """The routers of a cluster, which all have the same policies."""
 
-    count: Annotated[int, Meta(ge=1, le=MOST_ROUTERS), "number of routers; with 1, the other keys have no effect"] = 1
+    count: Annotated[Routers, "number of routers; with 1, the other keys have no effect"] = 1
     sync_interval_ps: Annotated[
         PositiveDuration | None,
         Doc(
@@ -126,6 +142,7 @@ class RouterSpec(Struct, frozen=True):
         Literal["requests", "sessions"],
         "what determines the router of a request, by a hash with the simulation seed: the request or its session",
     ] = "requests"
+    short_form: ClassVar[Any] = Routers  # `count`
 
     @classmethod
     def expand(cls, value: Any, where: str) -> Any:

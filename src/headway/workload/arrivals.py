@@ -15,11 +15,13 @@ from fractions import Fraction
 from itertools import count
 from math import exp, lgamma, log
 from random import Random
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from msgspec import Struct, to_builtins
+from msgspec import Meta, Struct, to_builtins
 from msgspec.structs import replace
 
+from headway.config.keys import DURATION, Form
+from headway.config.schema import Later, Part, Variants
 from headway.config.section import read
 from headway.config.units import duration_ps, exact, positive_duration_ps
 from headway.config.wording import cut, shown, suggest
@@ -27,7 +29,7 @@ from headway.errors import HeadwayError
 from headway.types import PS_PER_SECOND, Json
 from headway.workload.curve import US_PER_SECOND
 from headway.workload.profiles import Profile
-from headway.workload.traces import find_format, open_trace
+from headway.workload.traces import FORMAT_NAME, find_format, open_trace
 from headway.workload.traces.source import head, lines
 
 KEYS: Final[dict[str, tuple[str, ...]]] = {
@@ -54,17 +56,37 @@ UNIT: Final = 1 << 20
 SECONDS: Final = re.compile(rb"[+-]?[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?")
 
 
+def _range(name: str, kind: type = float) -> Form:
+    """Return the form of a figure, with its limits."""
+    return Form.of(Annotated[kind, Meta(ge=FIGURES[name][1], le=FIGURES[name][2])])
+
+
 class Arrival(Struct, frozen=True, omit_defaults=True):
     """The `arrival` key as a mapping. If the process does not use a key, the key is None."""
 
-    process: str
-    cv: float | None = None  # coefficient of variation of the gaps: a value above 1 is burstier than Poisson
-    alpha: float | None = None  # shape of Pareto gaps: if it is at most 2, their variance is infinite
-    jitter: float | None = None  # maximum delay of a request, as a fraction of the mean gap; delays are uniform
-    path: str | None = None  # file with the times: plain text with one time in seconds per line, or any trace
-    format: str | None = None  # format of that trace, if it cannot be detected
-    size: int | None = None  # number of requests per burst, which all arrive at the same time
-    interval: Any = None  # time between two bursts
+    process: Annotated[str, "name of the process"]
+    cv: Annotated[
+        float | None, _range("cv"), "coefficient of variation of the gaps: a value above 1 is burstier than Poisson"
+    ] = None
+    alpha: Annotated[
+        float | None, _range("alpha"), "shape of Pareto gaps: if it is at most 2, their variance is infinite"
+    ] = None
+    jitter: Annotated[
+        float | None, _range("jitter"), "maximum delay of a request, as a fraction of the mean gap; delays are uniform"
+    ] = None
+    path: Annotated[str | None, "file with the times: plain text with one time in seconds per line, or any trace"] = None
+    format: Annotated[str | None, FORMAT_NAME, "format of that trace, if it cannot be detected"] = None
+    size: Annotated[
+        int | None, _range("size", int), "number of requests per burst, which all arrive at the same time"
+    ] = None
+    interval: Annotated[Any, DURATION, "time between two bursts"] = None
+
+
+def _forms() -> dict[str, Part]:
+    return {process: Part(Arrival, only=keys) for process, keys in KEYS.items()}
+
+
+ArrivalSpec = Annotated[Any, Form.of(Later("arrival", lambda: Variants("process", _forms)))]
 
 
 def parse(spec: object, where: str) -> Arrival:

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from itertools import count
 from math import isfinite, log2
-from typing import Any, Final, get_args
+from typing import Annotated, Any, Final, get_args
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
+from headway.config.keys import DURATION, Form
+from headway.config.schema import Later, Variants
 from headway.config.section import check_range, read, split_kind
 from headway.config.units import duration_ps
 from headway.config.wording import shown
@@ -18,11 +20,13 @@ from headway.errors import HeadwayError
 from headway.streams import stream
 from headway.workload import durations, shapes
 from headway.workload.plans import USUAL, Mark
-from headway.workload.shapes import check_probability
+from headway.workload.shapes import PROBABILITY, check_probability
 
 MOST_AT_ONCE: Final = 1_000_000
 RAREST: Final = 1e-4
 BASE, BURST, FOLLOWER = range(3)
+AT_ONCE: Final = Form.of(Annotated[int, Meta(ge=1, le=MOST_AT_ONCE)])
+FACTOR: Final = Form.of(Annotated[float, Meta(gt=0, le=1e6)])
 
 
 class Normal(Struct, frozen=True, tag_field="type", tag="normal"):
@@ -30,9 +34,13 @@ class Normal(Struct, frozen=True, tag_field="type", tag="normal"):
 
 
 class Bursty(Struct, frozen=True, tag_field="type", tag="bursty"):
-    probability: float = 0.5
-    size: Any = field(default_factory=lambda: {"dist": "geometric", "mean": 10})
-    interval: Any = field(default_factory=lambda: {"dist": "exponential", "mean": "30s"})
+    probability: Annotated[float, PROBABILITY, "probability of a burst after each interval"] = 0.5
+    size: Annotated[shapes.Lengths, "sessions of a burst"] = field(
+        default_factory=lambda: {"dist": "geometric", "mean": 10}
+    )
+    interval: Annotated[durations.Durations, "time between possible bursts"] = field(
+        default_factory=lambda: {"dist": "exponential", "mean": "30s"}
+    )
 
     def validate(self, where: str) -> Bursty:
         check_propensity(self.probability, f"{where}.probability")
@@ -42,8 +50,8 @@ class Bursty(Struct, frozen=True, tag_field="type", tag="bursty"):
 
 
 class Oversized(Struct, frozen=True):
-    probability: float = 0.2
-    factor: float = 8.0
+    probability: Annotated[float, PROBABILITY, "share of sessions"] = 0.2
+    factor: Annotated[float, FACTOR, "factor by which they are longer"] = 8.0
 
     def validate(self, where: str) -> Oversized:
         check_probability(self.probability, f"{where}.probability")
@@ -52,8 +60,8 @@ class Oversized(Struct, frozen=True):
 
 
 class Volley(Struct, frozen=True):
-    size: int = 10
-    gap: Any = "10ms"
+    size: Annotated[int, AT_ONCE, "requests of a volley"] = 10
+    gap: Annotated[durations.Durations, "time between the requests of a volley"] = "10ms"
 
     def validate(self, where: str) -> Volley:
         check_range(self.size, 1, MOST_AT_ONCE, f"{where}.size")
@@ -69,9 +77,9 @@ ABUSES: Final[dict[str, type[Oversized] | type[Volley]]] = {
 
 
 class Abusive(Struct, frozen=True, tag_field="type", tag="abusive"):
-    oversized_prompts: Any = None
-    rapid_fire: Any = None
-    kv_exhaustion: Any = None
+    oversized_prompts: Annotated[Any, Form.of(bool, Oversized), "some prompts are far longer"] = None
+    rapid_fire: Annotated[Any, Form.of(bool, Volley), "each session becomes a volley of sessions"] = None
+    kv_exhaustion: Annotated[Any, Form.of(bool, Oversized), "some outputs are far longer, and share no prefix"] = None
 
     def validate(self, where: str) -> Abusive:
         """Read the section of each abuse. An abuse that is switched off becomes False. If the keys name no abuse, all
@@ -88,9 +96,9 @@ class Abusive(Struct, frozen=True, tag_field="type", tag="abusive"):
 
 
 class Adversarial(Struct, frozen=True, tag_field="type", tag="adversarial"):
-    interval: Any = "10s"
-    size: int = 20
-    factor: float = 4.0
+    interval: Annotated[Any, DURATION, "time between bursts"] = "10s"
+    size: Annotated[int, AT_ONCE, "sessions of a burst"] = 20
+    factor: Annotated[float, FACTOR, "factor by which their first prompts are longer"] = 4.0
 
     def validate(self, where: str) -> Adversarial:
         duration_ps(self.interval, f"{where}.interval")
@@ -102,6 +110,9 @@ class Adversarial(Struct, frozen=True, tag_field="type", tag="adversarial"):
 
 Behaviour = Normal | Bursty | Abusive | Adversarial
 TYPES: Final[dict[str, type[Behaviour]]] = {kind.__struct_config__.tag: kind for kind in get_args(Behaviour)}
+
+
+BehaviourSpec = Annotated[Any, Form.of(Later("behaviour", lambda: Variants("type", lambda: TYPES)))]
 
 
 def parse(spec: object, where: str) -> Behaviour:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
+from headway.config.keys import DURATION, Form
 from headway.config.section import check_range, read
 from headway.config.units import positive_duration_ps
 from headway.errors import HeadwayError
@@ -22,9 +23,9 @@ OPEN: Final = ("rate", "arrival", "profile", "behaviour")  # the keys that set t
 class Slo(Struct, frozen=True):
     """The `slo` key: the duration of each target. None means no target."""
 
-    ttft: Any = None
-    tpot: Any = None
-    e2e: Any = None
+    ttft: Annotated[Any, DURATION, "time to first token"] = None
+    tpot: Annotated[Any, DURATION, "mean time per output token of a request"] = None
+    e2e: Annotated[Any, DURATION, "from arrival to the last token"] = None
 
     def targets(self, where: str) -> Targets:
         """Return the targets in picoseconds."""
@@ -43,8 +44,8 @@ class Slo(Struct, frozen=True):
 class ClosedLoop(Struct, frozen=True):
     """The `closed_loop` key: a fixed number of users. At any time, a user either waits for one request or thinks."""
 
-    concurrency: int
-    think_time: Any = "1s"
+    concurrency: Annotated[int, Form.of(Annotated[int, Meta(ge=1, le=MOST_USERS)]), "number of users"]
+    think_time: Annotated[durations.Durations, "time between the sessions of a user"] = "1s"
 
     def validate(self, where: str) -> ClosedLoop:
         check_range(self.concurrency, 1, MOST_USERS, f"{where}.concurrency")

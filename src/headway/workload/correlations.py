@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import Final
+from typing import Annotated, Final
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 from headway.config.section import check_range
 from headway.errors import HeadwayError
 from headway.types import Json
+from headway.workload.shapes import PROBABILITY
 from headway.workload.traces.record import present
 
 STEEPEST: Final = 100
@@ -19,8 +20,12 @@ STEEPEST: Final = 100
 class Evolution(Struct, frozen=True):
     """How lengths change within a session. If a key is None, the length of each turn is drawn independently."""
 
-    prompt_growth: float | None = None  # ratio of the new tokens of a turn to the new tokens of the previous turn
-    decode_variation: float | None = None  # CV of the lognormal factor (mean 1) between successive output lengths
+    prompt_growth: Annotated[
+        float | None, "ratio of the new tokens of a turn to the new tokens of the previous turn, above 0, at most 100"
+    ] = None
+    decode_variation: Annotated[
+        float | None, "CV of the lognormal factor (mean 1) between successive output lengths, 0 to 100"
+    ] = None
 
     def validate(self, where: str) -> Evolution:
         growth, variation = self.prompt_growth, self.decode_variation
@@ -34,9 +39,13 @@ class Evolution(Struct, frozen=True):
 class Correlations(Struct, frozen=True):
     """The `correlations` key."""
 
-    prefix: float = 0.0  # probability that a session has the same shared prefix as the previous session
-    burst_size: float = 0.0  # in a burst of n sessions, first prompts are 1 + burst_size log2(n) times as long
-    session: Evolution = Evolution()
+    prefix: Annotated[
+        float, PROBABILITY, "probability that a session has the same shared prefix as the previous session"
+    ] = 0.0
+    burst_size: Annotated[
+        float, PROBABILITY, "in a burst of n sessions, first prompts are 1 + burst_size log2(n) times as long"
+    ] = 0.0
+    session: Annotated[Evolution, "how lengths change within a session"] = Evolution()
 
     def validate(self, where: str) -> Correlations:
         check_range(self.prefix, 0, 1, f"{where}.prefix")

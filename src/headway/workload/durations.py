@@ -5,10 +5,12 @@ as values.
 """
 
 from fractions import Fraction
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
+from headway.config.keys import DURATION, Duration, Form
+from headway.config.schema import Later, Mapped, Variants
 from headway.config.section import split_kind
 from headway.config.units import LONGEST_PS, duration_ps
 from headway.config.wording import shown, suggest
@@ -27,12 +29,46 @@ FIGURES: Final[dict[str, tuple[str, ...]]] = {  # required keys of each distribu
 }
 
 
+MEANINGS: Final = {  # meaning of each key
+    "value": "the duration of every draw",
+    "mean": "mean duration",
+    "std": "standard deviation of the durations",
+    "min": "shorter draws become this duration",
+    "max": "longer draws become this duration",
+    "values": "durations to draw from",
+    "weights": "weight of each of `values`",
+}
+
+
+def known_keys(kind: str) -> tuple[str, ...]:
+    """Return the keys of a distribution."""
+    return (*FIGURES[kind], *(key for key in ("min", "max") if key not in FIGURES[kind])) + (
+        ("weights",) if kind == "empirical" else ()
+    )
+
+
+def _forms() -> dict[str, Any]:
+    """Return the form of each distribution."""
+    lists: dict[str, Any] = {"values": list[Duration], "weights": list[float]}
+    return {
+        kind: Mapped(
+            {key: Annotated[lists.get(key, Duration), MEANINGS[key]] for key in known_keys(kind)}, FIGURES[kind]
+        )
+        for kind in FIGURES
+    }
+
+
+# What a file may have for a duration that is drawn: a duration, or a distribution.
+FORM: Final = Form.of(Later("duration", lambda: Form.of(DURATION, Variants("dist", _forms, bare=False))))
+Durations = Annotated[Any, FORM]
+
+
 def parse(spec: object, where: str) -> dict[str, Any]:
     """Return the distribution as a mapping of `dist` and its other keys. Durations are in whole microseconds."""
     if not isinstance(spec, dict):
         return {"dist": "constant", "value": microseconds(spec, where)}
     kind, rest = split_kind(spec, where, "dist", FIGURES, "distribution", "distribution")
-    known = (*FIGURES[kind], "min", "max") + (("weights",) if kind == "empirical" else ())
+    known = known_keys(kind)
     figures: dict[str, Any] = {"dist": kind}
     for key, value in rest.items():
         place = f"{where}.{key}"

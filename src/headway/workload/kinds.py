@@ -7,16 +7,18 @@ sub-agents; each tool result is sent in a new request.
 
 from __future__ import annotations
 
-from typing import Any, Final, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 from msgspec import Struct, field, to_builtins
 
+from headway.config.keys import Doc, Form
+from headway.config.schema import Later, Variants
 from headway.config.section import check_range, read, split_kind
 from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
 from headway.types import Json
 from headway.workload import durations, shapes
-from headway.workload.shapes import MAX_TOKENS, check_probability, check_weights
+from headway.workload.shapes import MAX_TOKENS, PROBABILITY, Lengths, check_probability, check_weights
 from headway.workload.traces.record import present
 
 GROWTHS: Final = ("linear", "sublinear", "bounded")
@@ -33,10 +35,10 @@ def _dist(**figures: Any) -> Any:
 class Kind(Struct, frozen=True, kw_only=True):
     """The keys of every kind of session. If a length is not set, the tenant's length is the default."""
 
-    weight: float = 1.0
-    prompt_tokens: Any = None
-    output_tokens: Any = None
-    max_tokens: Any = None
+    weight: Annotated[float, "share of the sessions, relative to other kinds"] = 1.0
+    prompt_tokens: Annotated[Lengths, "length of a session's first prompt"] = None
+    output_tokens: Annotated[Lengths, "length of an output"] = None
+    max_tokens: Annotated[Lengths, "limit of an output that clients send"] = None
 
 
 class Completion(Kind, frozen=True, kw_only=True, tag_field="kind", tag="completion"):
@@ -46,11 +48,20 @@ class Completion(Kind, frozen=True, kw_only=True, tag_field="kind", tag="complet
 class Turns(Kind, frozen=True, kw_only=True):
     """The keys of all conversations."""
 
-    turns: Any = _dist(dist="geometric", mean=5, max=50)
-    turn_tokens: Any = _dist(dist="lognormal", mean=120, std=120, min=4, max=4096)
-    think_time: Any = _dist(dist="exponential", mean="10s")
-    growth: str = "linear"
-    context_limit: int | None = None  # maximum length of the history in a bounded context, in tokens
+    turns: Annotated[Lengths, "requests of a session"] = _dist(dist="geometric", mean=5, max=50)
+    turn_tokens: Annotated[Lengths, "new tokens of each later prompt"] = _dist(
+        dist="lognormal", mean=120, std=120, min=4, max=4096
+    )
+    think_time: Annotated[durations.Durations, "time between an answer and the next prompt"] = _dist(
+        dist="exponential", mean="10s"
+    )
+    growth: Annotated[
+        str,
+        Form.of(Literal[GROWTHS]),
+        "what a prompt repeats of earlier turns: all (linear), a summary (sublinear), or the last `context_limit` "
+        "tokens (bounded)",
+    ] = "linear"
+    context_limit: Annotated[int | None, Doc("most tokens of history, if bounded", default=str(CONTEXT_LIMIT))] = None
 
 
 class Chat(Turns, frozen=True, kw_only=True, tag_field="kind", tag="chat"):
@@ -58,9 +69,9 @@ class Chat(Turns, frozen=True, kw_only=True, tag_field="kind", tag="chat"):
 
 
 class Reasoning(Turns, frozen=True, kw_only=True, tag_field="kind", tag="reasoning"):
-    turns: Any = _dist(dist="geometric", mean=2, max=20)
-    steps: Any = _dist(dist="normal", mean=10, std=4, min=1, max=40)
-    step_tokens: Any = _dist(dist="lognormal", mean=120, std=60, min=8, max=1024)
+    turns: Annotated[Lengths, "requests of a session"] = _dist(dist="geometric", mean=2, max=20)
+    steps: Annotated[Lengths, "steps of a chain of thought"] = _dist(dist="normal", mean=10, std=4, min=1, max=40)
+    step_tokens: Annotated[Lengths, "tokens of a step"] = _dist(dist="lognormal", mean=120, std=60, min=8, max=1024)
 
 
 class Subagents(Struct, frozen=True):
@@ -70,10 +81,12 @@ class Subagents(Struct, frozen=True):
     by a tool's latency. The result of a sub-agent is its last output.
     """
 
-    probability: float
-    count: Any = _dist(dist="uniform", min=1, max=4)
-    turns: Any = _dist(dist="geometric", mean=4, max=20)
-    prompt_tokens: Any = _dist(dist="lognormal", mean=1500, std=1000, min=64, max=16384)
+    probability: Annotated[float, PROBABILITY, "probability that sub-agents replace a tool call"]
+    count: Annotated[Lengths, "sub-agents that work in parallel"] = _dist(dist="uniform", min=1, max=4)
+    turns: Annotated[Lengths, "requests of a sub-agent"] = _dist(dist="geometric", mean=4, max=20)
+    prompt_tokens: Annotated[Lengths, "length of its first prompt"] = _dist(
+        dist="lognormal", mean=1500, std=1000, min=64, max=16384
+    )
 
     def validate(self, where: str) -> Subagents:
         check_probability(self.probability, f"{where}.probability")
@@ -83,18 +96,25 @@ class Subagents(Struct, frozen=True):
 
 
 class Agentic(Turns, frozen=True, kw_only=True, tag_field="kind", tag="agentic"):
-    turns: Any = 1
-    tool_call: float = 0.9
-    calls: Any = _dist(dist="geometric", mean=8, max=60)
-    tool_latency: Any = _dist(dist="lognormal", mean="2s", std="4s", max="120s")
-    tool_tokens: Any = _dist(dist="lognormal", mean=600, std=900, min=8, max=16384)
-    subagents: Subagents | None = None
+    turns: Annotated[Lengths, "turns of the user"] = 1
+    tool_call: Annotated[float, PROBABILITY, "probability that a turn calls tools"] = 0.9
+    calls: Annotated[Lengths, "tool calls of such a turn"] = _dist(dist="geometric", mean=8, max=60)
+    tool_latency: Annotated[durations.Durations, "time that a tool runs"] = _dist(
+        dist="lognormal", mean="2s", std="4s", max="120s"
+    )
+    tool_tokens: Annotated[Lengths, "tokens of a tool's result"] = _dist(
+        dist="lognormal", mean=600, std=900, min=8, max=16384
+    )
+    subagents: Annotated[Subagents | None, "sub-agents that replace some tool calls"] = None
 
 
 AnyKind = Completion | Chat | Reasoning | Agentic
 KINDS: Final[dict[str, type[AnyKind]]] = {kind.__struct_config__.tag: kind for kind in get_args(AnyKind)}
 LENGTHS: Final = (*TOKENS, "turns", "turn_tokens", "steps", "step_tokens", "calls", "tool_tokens")
 DURATIONS: Final = ("think_time", "tool_latency")
+
+
+KindSpec = Annotated[Any, Form.of(Later("kind", lambda: Variants("kind", lambda: KINDS)))]
 
 
 class Model(Struct, frozen=True):
@@ -107,10 +127,14 @@ class Model(Struct, frozen=True):
 
 
 class _ModelKeys(Struct, frozen=True):
-    name: str
-    weight: float = 1.0
-    kind: Any = None
-    kinds: Any = None
+    name: Annotated[str, "name of the model"]
+    weight: Annotated[float, "share of the sessions, relative to other models"] = 1.0
+    kind: Annotated[KindSpec, "kind of its sessions"] = None
+    kinds: Annotated[Any, Form.of(list[KindSpec]), "several kinds of sessions, by weight"] = None
+
+
+# What a file may have for models: weights by name, or a list.
+ModelsSpec = Annotated[Any, Form.of(dict[str, float], list[str | _ModelKeys])]
 
 
 def parse(spec: object, where: str, turns: Any = None) -> AnyKind:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import isfinite
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from headway import hashing
+from headway.config.keys import Doc, Form
 from headway.config.section import check_range, read
 from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
@@ -26,33 +27,38 @@ from headway.workload.traces.record import present
 
 MAX_GROUPS: Final = 10_000_000
 NO_GROUP: Final = -1
+POPULARITIES: Final = ("uniform", "zipf")
 NAMED: Final = 1 << 60  # first number of named groups; it is above the numbers of all other groups
-
-
-class Prefix(Struct, frozen=True):
-    """The `prefix` key."""
-
-    groups: Any
-    tokens: Any = None
-    share: float = 1.0
-    popularity: Any = "uniform"
-    added: bool = False  # whether the prefix comes in addition to `prompt_tokens`
 
 
 class Group(Struct, frozen=True):
     """An entry of the list `groups`: a named group."""
 
-    name: str
-    tokens: int | None = None  # None: the value of the `tokens` key of `prefix`
-    popularity: float = 1.0
-    reuse: float = 1.0
+    name: Annotated[str, "name of the group; tenants that list the same name share its text"]
+    tokens: Annotated[int | None, Doc("length of its prefix", default="`tokens` of all groups")] = None
+    popularity: Annotated[float, "weight of the group"] = 1.0
+    reuse: Annotated[float, shapes.PROBABILITY, "share of its sessions that begin with the prefix"] = 1.0
 
 
 class Popularity(Struct, frozen=True):
     """The `popularity` key as a mapping."""
 
-    dist: str
-    s: float | None = None
+    dist: Annotated[str, Form.of(Literal[POPULARITIES]), "how sessions choose their group"]
+    s: Annotated[float | None, Doc("exponent of zipf, 0 to 20", default="1")] = None
+
+
+class Prefix(Struct, frozen=True):
+    """The `prefix` key."""
+
+    groups: Annotated[
+        Any, Form.of(Annotated[int, Meta(ge=1, le=MAX_GROUPS)], list[Group]), "number of groups, or named groups"
+    ]
+    tokens: Annotated[shapes.Lengths, "length of a group's prefix; each group draws it once"] = None
+    share: Annotated[float, shapes.PROBABILITY, "share of sessions that belong to a group"] = 1.0
+    popularity: Annotated[
+        Any, Form.of(Literal[POPULARITIES], Popularity, list[float]), "how sessions choose their group; or weights"
+    ] = "uniform"
+    added: Annotated[bool, "whether the prefix comes in addition to `prompt_tokens`"] = False
 
 
 def parse(spec: object, where: str) -> Prefix:
@@ -121,8 +127,8 @@ def _popularity(prefix: Prefix, where: str) -> str | Json | list[Any]:
         check_weights(weights, prefix.groups, "groups", where)
         return spec
     popularity = Popularity(spec) if isinstance(spec, str) else read(Popularity, spec, where)
-    if popularity.dist not in ("uniform", "zipf"):
-        known = suggest(popularity.dist, ("uniform", "zipf"))
+    if popularity.dist not in POPULARITIES:
+        known = suggest(popularity.dist, POPULARITIES)
         raise HeadwayError(f"{where}: no popularity is called {shown(popularity.dist)}.{known}")
     if popularity.dist == "uniform":
         if popularity.s is not None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import cos, pi
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from msgspec import UNSET, Struct, field
+from msgspec import UNSET, Meta, Struct, field
 from msgspec.structs import replace
 
+from headway.config.keys import DURATION, Doc, Form
+from headway.config.schema import Later, Part, Variants
 from headway.config.section import read, split_kind
 from headway.config.units import duration_ps, duration_text
 from headway.config.wording import shown
@@ -24,6 +26,7 @@ from headway.workload.durations import microseconds
 
 MILLION: Final = 1_000_000
 ONE: Final = Fraction(1)
+MULTIPLIER: Final = Form.of(Annotated[float, Meta(ge=0, le=1e6)])
 HALF_DAY: Final = 48  # number of samples of the cosine in half a diurnal period
 
 
@@ -50,10 +53,12 @@ class Diurnal(Profile, frozen=True, tag="diurnal"):
     The mean of a period is exactly (low + high) / 2. By default `high` is 2 - `low`, so that the mean is the base rate.
     """
 
-    period: Any = "24h"
-    low: float = 0.3
-    high: float | None = None
-    peak_at: Any = None
+    period: Annotated[Any, DURATION, "length of one wave"] = "24h"
+    low: Annotated[float, MULTIPLIER, "lowest multiplier of the rate"] = 0.3
+    high: Annotated[
+        float | None, MULTIPLIER, Doc("highest multiplier", default="2 - `low`, so that the mean is the rate")
+    ] = None
+    peak_at: Annotated[Any, DURATION, Doc("time of the first peak", default="half a period")] = None
 
     def validate(self, where: str) -> Diurnal:
         high = self.high
@@ -89,7 +94,7 @@ class Diurnal(Profile, frozen=True, tag="diurnal"):
 class Repeatable(Profile, frozen=True, kw_only=True):
     """A profile that may repeat."""
 
-    repeat: Any = UNSET
+    repeat: Annotated[Any, DURATION, "period after which the profile starts again"] = UNSET
 
     def pieces(self, where: str) -> tuple[list[Piece], Fraction]:
         """Return the pieces from time 0 on and the level after the last piece. Some pieces may be empty."""
@@ -113,12 +118,12 @@ class Repeatable(Profile, frozen=True, kw_only=True):
 
 
 class Level(Struct, frozen=True):
-    at: Any
-    multiplier: float
+    at: Annotated[Any, DURATION, "when the level begins"]
+    multiplier: Annotated[float, MULTIPLIER, "multiplier of the rate from then on"]
 
 
 class Step(Repeatable, frozen=True, tag="step"):
-    levels: list[Any]
+    levels: Annotated[list[Any], Form.of(list[Level]), "levels in order of time"]
 
     def validate(self, where: str) -> Step:
         return replace(self, levels=read_each(Level, self.levels, f"{where}.levels"))
@@ -139,10 +144,10 @@ class Step(Repeatable, frozen=True, tag="step"):
 class Ramp(Repeatable, frozen=True, tag="ramp"):
     """The multiplier is `from` until `start`, then changes linearly to `to` at `end`."""
 
-    from_: float = field(name="from")
-    to: float
-    end: Any
-    start: Any = "0s"
+    from_: Annotated[float, MULTIPLIER, "multiplier until `start`"] = field(name="from")
+    to: Annotated[float, MULTIPLIER, "multiplier from `end` on"]
+    end: Annotated[Any, DURATION, "when the ramp ends"]
+    start: Annotated[Any, DURATION, "when the ramp begins"] = "0s"
 
     def pieces(self, where: str) -> tuple[list[Piece], Fraction]:
         first, last = multiplier(self.from_, f"{where}.from"), multiplier(self.to, f"{where}.to")
@@ -155,10 +160,10 @@ class Ramp(Repeatable, frozen=True, tag="ramp"):
 class Spike(Repeatable, frozen=True, tag="spike"):
     """The multiplier is `multiplier` from `at` for `duration`, and then returns linearly to 1 within `recovery`."""
 
-    at: Any
-    multiplier: float
-    duration: Any
-    recovery: Any = "0s"
+    at: Annotated[Any, DURATION, "when the spike begins"]
+    multiplier: Annotated[float, MULTIPLIER, "multiplier of the rate in the spike"]
+    duration: Annotated[Any, DURATION, "how long the spike lasts"]
+    recovery: Annotated[Any, DURATION, "time in which the rate returns to normal"] = "0s"
 
     def pieces(self, where: str) -> tuple[list[Piece], Fraction]:
         level = multiplier(self.multiplier, f"{where}.multiplier")
@@ -171,13 +176,13 @@ class Spike(Repeatable, frozen=True, tag="spike"):
 
 
 class Segment(Struct, frozen=True):
-    start: Any
-    end: Any
-    multiplier: float
+    start: Annotated[Any, DURATION, "when the segment begins"]
+    end: Annotated[Any, DURATION, "when the segment ends"]
+    multiplier: Annotated[float, MULTIPLIER, "multiplier of the rate in between"]
 
 
 class Segments(Repeatable, frozen=True, tag="segments"):
-    segments: list[Any]
+    segments: Annotated[list[Any], Form.of(list[Segment]), "segments in order of time"]
 
     def validate(self, where: str) -> Segments:
         return replace(self, segments=read_each(Segment, self.segments, f"{where}.segments"))
@@ -202,6 +207,12 @@ class Segments(Repeatable, frozen=True, tag="segments"):
 KINDS: Final[dict[str, type[Profile]]] = {
     str(kind.__struct_config__.tag): kind for kind in (Constant, Step, Ramp, Diurnal, Spike, Segments)
 }
+
+
+# What a file may have for a profile. A mapping with `segments` needs no `type`.
+ProfileSpec = Annotated[
+    Any, Form.of(Later("profile", lambda: Form.of(Variants("type", lambda: KINDS), Part(Segments))))
+]
 
 
 def parse(spec: object, where: str) -> Profile:

@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from math import exp, isfinite, log, log1p, sqrt
 from random import Random
-from typing import Any, Final, cast
+from typing import Annotated, Any, Final, cast
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from headway.config.keys import Form
+from headway.config.schema import Later, ListOf, Part, Variants
 from headway.config.section import read, split_kind
 from headway.config.wording import shown
 from headway.errors import HeadwayError
@@ -33,48 +35,65 @@ Draw = Callable[[], int]
 Maker = Callable[[Random], Draw]  # creates a sampler from a random stream
 
 
+PROBABILITY: Final = Form.of(Annotated[float, Meta(ge=0, le=1)])
+Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
+Positive = Annotated[float, Meta(gt=0)]
+
+
+PARTS_FORM: Final = Form.of(Later("mixture-parts", lambda: ListOf(_part_form())))
+
+
+def _part_form() -> Variants:
+    """Return the form of a distribution in a mixture: any other one, with its weight."""
+    weight = Annotated[float, Form.of(Positive), "share of the draws, relative to the other parts"]
+    plain = {name: kind for name, kind in KINDS.items() if kind is not Mixture}
+    return Variants(
+        "dist", lambda: {name: Part(kind, more={"weight": weight}) for name, kind in plain.items()}, bare=False
+    )
+
+
 class Bounded(Struct, frozen=True, kw_only=True):
-    min: int | None = None
-    max: int | None = None
+    min: Annotated[int | None, Form.of(Tokens), "shorter draws become this length"] = None
+    max: Annotated[int | None, Form.of(Tokens), "longer draws become this length"] = None
 
 
 class Constant(Bounded, frozen=True):
-    value: float
+    value: Annotated[float, Form.of(Tokens), "the length of every draw"]
 
 
 class Spread(Bounded, frozen=True):
     """The keys of normal and lognormal distributions."""
 
-    mean: float
-    std: float
+    mean: Annotated[float, Form.of(Positive), "mean length"]
+    std: Annotated[float, Form.of(Annotated[float, Meta(ge=0)]), "standard deviation of the lengths"]
 
 
 class Exponential(Bounded, frozen=True):
-    mean: float
+    mean: Annotated[float, Form.of(Positive), "mean length"]
 
 
 class Empirical(Bounded, frozen=True):
-    values: list[int] | None = None
-    weights: list[float] | None = None
-    path: str | None = None
+    values: Annotated[list[int] | None, Form.of(list[Tokens]), "lengths to draw from"] = None
+    weights: Annotated[list[float] | None, Form.of(list[Positive]), "weight of each of `values`"] = None
+    path: Annotated[str | None, "text file with one length per line; excludes `values`"] = None
 
 
 class Uniform(Struct, frozen=True):
-    min: int
-    max: int
+    min: Annotated[int, Form.of(Tokens), "shortest length"]
+    max: Annotated[int, Form.of(Tokens), "longest length"]
 
 
 class Pareto(Bounded, frozen=True):
     """A power law: a length exceeds x with probability (scale / x) ** alpha, for x of at least `scale`."""
 
-    alpha: float
-    scale: float
+    alpha: Annotated[float, Form.of(Positive), "exponent; if it is at most 1, the mean is infinite"]
+    scale: Annotated[float, Form.of(Positive), "shortest length before rounding"]
 
 
 class Mixture(Bounded, frozen=True):
     """Draws from one of several distributions, chosen by weight. The bounds apply to the result."""
 
-    parts: list[dict[str, Any]]  # each part is a distribution with its `weight`
+    parts: Annotated[list[dict[str, Any]], PARTS_FORM, "distributions, each with a `weight`"]
 
 
 Shape = Constant | Spread | Exponential | Uniform | Empirical | Pareto | Mixture
@@ -90,6 +109,10 @@ KINDS: Final[dict[str, type[Shape]]] = {
     "pareto": Pareto,
     "mixture": Mixture,
 }
+
+
+# What a file may have for a length: a number, or a distribution.
+Lengths = Annotated[Any, Form.of(Later("length", lambda: Form.of(Tokens, Variants("dist", lambda: KINDS, bare=False))))]
 
 
 def parse(spec: object, where: str) -> tuple[str, Shape]:

@@ -1,11 +1,14 @@
 """The `workload:` section of a scenario, and the requests that it plans."""
 
 import re
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import yaml
+from msgspec import Meta
 
 from headway.config.documents import presets
+from headway.config.keys import DURATION, Form
+from headway.config.schema import Names
 from headway.config.section import check_range, read
 from headway.config.units import duration_ps, positive_duration_ps
 from headway.config.wording import shown, suggest
@@ -15,7 +18,7 @@ from headway.streams import stream
 from headway.types import Json
 from headway.workload import clients, generate, replay, shapes, tenants, trace_spec
 from headway.workload.generate import MAX_REQUESTS
-from headway.workload.tenants import SenderKeys, Tenant
+from headway.workload.tenants import SenderKeys, Tenant, TenantKeys
 from headway.workload.traces.limits import LAST_PS
 from headway.workload.traces.record import present
 from headway.workload.traffic import OpenLoop, Retry, Sessions, Traffic, with_deadlines
@@ -39,11 +42,19 @@ class WorkloadSpec(SenderKeys):
     times and lengths itself, so only the keys of `WITH_TRACE` are valid with it.
     """
 
-    requests: int | None = None
-    duration: Any = None  # no request arrives at or after this time
-    tenants: Any = None
-    preset: Any = None
-    trace: Any = None
+    requests: Annotated[
+        int | None, Form.of(Annotated[int, Meta(ge=1, le=MAX_REQUESTS)]), "number of requests; or set `duration`"
+    ] = None
+    duration: Annotated[Any, DURATION, "no request arrives at or after this time"] = None
+    tenants: Annotated[
+        Any, Form.of(dict[str, TenantKeys | None]), "senders by name; the keys beside `tenants` are their defaults"
+    ] = None
+    preset: Annotated[
+        Any,
+        Form.of(Names(lambda: dict.fromkeys(name for pair in known_presets().items() for name in reversed(pair)))),
+        "packaged workload that sets all other keys",
+    ] = None
+    trace: Annotated[Any, Form.of(trace_spec.TraceSpec), "file to replay; excludes most other keys"] = None
 
     def __post_init__(self) -> None:
         if self.preset is not None:
@@ -147,10 +158,15 @@ def preset_names() -> list[str]:
     return list(presets("workloads"))
 
 
+def known_presets() -> dict[str, str]:
+    """Return the names of the packaged workloads with their dates, each with the name without its date."""
+    return {dated: re.sub(r"-[0-9]{4}-[0-9]{2}$", "", dated) for dated in preset_names()}
+
+
 def load_preset(name: object, where: str) -> Json:
     """Return the keys of a preset. If the name has no date, return the newest version."""
     texts = presets("workloads")
-    short = {dated: re.sub(r"-[0-9]{4}-[0-9]{2}$", "", dated) for dated in texts}
+    short = known_presets()
     matches = [dated for dated in short if name in (dated, short[dated])]
     if not matches:
         raise HeadwayError(

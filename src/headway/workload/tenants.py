@@ -4,12 +4,13 @@ without the `tenants` key has one tenant, called "default"."""
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import isfinite
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Struct, to_builtins
 
 from headway import hashing
-from headway.config.keys import write
+from headway.config.keys import DURATION, RATE, Doc, Form, write
+from headway.config.schema import Later, Part
 from headway.config.section import read
 from headway.config.units import duration_text
 from headway.config.units import rate as parse_rate
@@ -18,7 +19,14 @@ from headway.errors import HeadwayError
 from headway.streams import derive
 from headway.types import Json
 from headway.workload import adapters, arrivals, behaviour, clients, kinds, prefixes, profiles, shapes
+from headway.workload.arrivals import ArrivalSpec
+from headway.workload.behaviour import BehaviourSpec
+from headway.workload.clients import ClosedLoop, Slo
 from headway.workload.correlations import Correlations
+from headway.workload.kinds import KindSpec, ModelsSpec
+from headway.workload.prefixes import Prefix
+from headway.workload.profiles import ProfileSpec
+from headway.workload.shapes import PROBABILITY, Lengths
 from headway.workload.traces.record import present
 from headway.workload.traffic import Retry
 
@@ -35,32 +43,43 @@ LENGTHS: Final = {"prompt_tokens": PROMPT_TOKENS, "output_tokens": OUTPUT_TOKENS
 LONGEST_NAME: Final = 100
 
 
+def _text(shape: Json) -> str:
+    """Return a distribution as a file has it."""
+    return "{" + ", ".join(f"{name}: {value}" for name, value in shape.items()) + "}"
+
+
 class SenderKeys(Struct):
     """The keys that a tenant may set, and that the workload may set for all tenants. A key that is not set is None."""
 
-    rate: Any = None  # rate of new sessions; if it is required but missing, `_tenant` raises
-    arrival: Any = None  # default: poisson
-    profile: Any = None  # how the rate varies over time
-    prompt_tokens: Any = None  # length of a session's first prompt
-    output_tokens: Any = None
-    max_tokens: Any = None  # limit that clients send; no output exceeds it
-    prefix: Any = None
-    kind: Any = None  # default: completion
-    kinds: Any = None
-    models: Any = None
-    adapters: Any = None
-    priority: str | None = None  # the SLO class
-    slo: Any = None
-    behaviour: Any = None
-    archetype: Any = None
-    correlations: Any = None
-    closed_loop: Any = None
-    retry: Any = None
-    timeout: Any = None  # maximum time that clients wait for a request
+    rate: Annotated[Any, RATE, "rate of new sessions; required unless `closed_loop` or a trace sets their times"] = None
+    arrival: Annotated[ArrivalSpec, Doc("arrival process", default="poisson")] = None
+    profile: Annotated[ProfileSpec, Doc("how the rate varies over time", default="constant")] = None
+    prompt_tokens: Annotated[Lengths, Doc("length of a session's first prompt", default=_text(PROMPT_TOKENS))] = None
+    output_tokens: Annotated[Lengths, Doc("length of an output", default=_text(OUTPUT_TOKENS))] = None
+    max_tokens: Annotated[Lengths, Doc("limit that clients send; no output exceeds it", default="none")] = None
+    prefix: Annotated[Any, Form.of(Prefix), "groups of sessions that share the beginning of their prompts"] = None
+    kind: Annotated[KindSpec, Doc("kind of the sessions", default="completion")] = None
+    kinds: Annotated[Any, Form.of(list[KindSpec]), "several kinds of sessions, by weight; excludes `kind`"] = None
+    models: Annotated[ModelsSpec, Doc("models that the sessions use", default="the cluster's model")] = None
+    adapters: Annotated[
+        Any, Form.of(list[str], dict[str, float]), "LoRA adapters, or weights by adapter; `base` means no adapter"
+    ] = None
+    priority: Annotated[str | None, Doc("the SLO class", default="standard")] = None
+    slo: Annotated[Any, Form.of(Slo), "latency targets of its requests"] = None
+    behaviour: Annotated[BehaviourSpec, Doc("how the traffic differs from ordinary sessions", default="normal")] = None
+    archetype: Annotated[Any, Form.of(Later("archetype", lambda: Part(Archetype))), "a short form of other keys"] = None
+    correlations: Annotated[Any, Form.of(Correlations), "correlations of sessions, and of the turns of a session"] = (
+        None
+    )
+    closed_loop: Annotated[
+        Any, Form.of(ClosedLoop), "a fixed number of users, each with one session at a time; excludes `rate`"
+    ] = None
+    retry: Annotated[Any, Form.of(Retry), Doc("retries of failed requests", default="none")] = None
+    timeout: Annotated[Any, DURATION, Doc("how long clients wait for a request", default="without limit")] = None
 
 
 class TenantKeys(SenderKeys):
-    weight: float | None = None  # if the tenant has no rate, its weight in the split of the workload's rate
+    weight: Annotated[float | None, Doc("share of the workload's rate, if the tenant has no rate", default="1")] = None
 
 
 KEYS: Final = TenantKeys.__struct_fields__
@@ -76,10 +95,10 @@ INSTEAD: Final = {  # key of a tenant -> other keys of the workload that it repl
 class Archetype(Struct, frozen=True):
     """The `archetype` key: a short form for several keys. If such a key is set too, it overrides the archetype."""
 
-    prompt_size: str | None = None
-    reuse_affinity: float | None = None  # sets correlations.prefix
-    burst_propensity: float | None = None  # sets the probability of a bursty behaviour
-    session_turns: Any = None  # sets the turns of every kind of session that has turns
+    prompt_size: Annotated[str | None, Form.of(Literal[tuple(PROMPT_SIZES)]), "sets `prompt_tokens`"] = None
+    reuse_affinity: Annotated[float | None, PROBABILITY, "sets `prefix` of `correlations`"] = None
+    burst_propensity: Annotated[float | None, PROBABILITY, "sets the probability of a bursty `behaviour`"] = None
+    session_turns: Annotated[Lengths, "sets `turns` of every kind of session that has turns"] = None
 
 
 class Tenant(Struct):

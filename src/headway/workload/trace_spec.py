@@ -1,18 +1,21 @@
 """The `trace:` key of a workload: the file to replay, and the options of the replay."""
 
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from headway.config.keys import DURATION, RATE, Doc, Form
+from headway.config.schema import Later, Part
 from headway.config.section import check_range, read
 from headway.config.units import duration_ps, rate
 from headway.errors import HeadwayError
 from headway.types import Json
 from headway.workload import arrivals, transforms
-from headway.workload.traces import find_format
-from headway.workload.traces.columns import parse_columns
+from headway.workload.traces import FORMAT_NAME, find_format
+from headway.workload.traces.columns import COLUMNS_FORM, parse_columns
 from headway.workload.traces.limits import MAX_BLOCK
+from headway.workload.transforms import TRANSFORMS_FORM
 
 PLACE: Final = "workload.trace"
 MAX_USERS: Final = 1_000_000
@@ -31,28 +34,57 @@ GIVEN: Final = (
 class TraceSpec(Struct, frozen=True):
     """The `trace` key: a file to replay. If `format` is not set, the format is detected from the content."""
 
-    path: str
-    format: str | None = None
-    speed: float = 1.0  # 2 replays twice as fast
-    limit: int | None = None  # maximum number of requests to replay, from the start of the file
-    block_tokens: int | None = None  # size of the trace's blocks, if the file does not state it
-    transforms: list[Any] | None = None  # transforms in order, each a mapping of its name to its keys
-    replay: Literal["think", "timestamps"] | None = None  # default: think if the file records sessions
-    sessions: Literal["recorded", "derived", "none"] | None = None  # default: the first of these that the file allows
-    starts: Any = None  # when sessions begin
-    share_system: bool | None = None  # whether sessions with equally long tool and system prompts share these prompts
-    columns: Any = None  # for your own table: column of each field, as in {arrival: "ts_ms:ms", prompt: in_tok, ...}
-    skip_bad: bool | None = None  # for your own table: skip invalid rows instead of rejecting the file
+    path: Annotated[str, "the file; a relative path resolves against the scenario's folder"]
+    format: Annotated[str | None, FORMAT_NAME, Doc("format of the file", default="detected from the content")] = None
+    speed: Annotated[float, Form.of(Annotated[float, Meta(ge=1e-6, le=1e6)]), "2 replays twice as fast"] = 1.0
+    limit: Annotated[
+        int | None, Form.of(Annotated[int, Meta(ge=1)]), "most requests to replay, from the start of the file"
+    ] = None
+    block_tokens: Annotated[
+        int | None,
+        Form.of(Annotated[int, Meta(ge=1, le=MAX_BLOCK)]),
+        "size of the trace's blocks, if the file does not state it",
+    ] = None
+    transforms: Annotated[
+        list[Any] | None, TRANSFORMS_FORM, "transforms in order, each a name or a mapping of its name to its keys"
+    ] = None
+    replay: Annotated[
+        Literal["think", "timestamps"] | None,
+        Doc(
+            "think: a turn waits for the end of the previous one; timestamps: requests arrive at their recorded times",
+            default="think if the file records sessions",
+        ),
+    ] = None
+    sessions: Annotated[
+        Literal["recorded", "derived", "none"] | None,
+        Doc("where sessions come from", default="the first that the file allows"),
+    ] = None
+    starts: Annotated[Any, Form.of(Later("starts", lambda: Part(Starts))), "when sessions begin"] = None
+    share_system: Annotated[
+        bool | None, "whether sessions with equally long tool and system prompts share these prompts"
+    ] = None
+    columns: Annotated[
+        Any,
+        COLUMNS_FORM,
+        'for your own table: the column of each field, as in {arrival: "ts_ms:ms", prompt: in_tok, output: out_tok}',
+    ] = None
+    skip_bad: Annotated[
+        bool | None, "for your own table: whether to skip invalid rows instead of rejecting the file"
+    ] = None
 
 
 class Starts(Struct, frozen=True):
     """The `starts` key: when sessions begin. Either sessions begin at a rate, or each of `users` users runs one session
     after another, with a pause."""
 
-    rate: Any = None
-    arrival: Any = None
-    users: int | None = None
-    pause: Any = None
+    rate: Annotated[Any, RATE, "rate at which sessions begin"] = None
+    arrival: Annotated[arrivals.ArrivalSpec, Doc("arrival process of the sessions", default="poisson")] = None
+    users: Annotated[
+        int | None,
+        Form.of(Annotated[int, Meta(ge=1, le=MAX_USERS)]),
+        "number of users, each of whom runs one session after another; excludes `rate`",
+    ] = None
+    pause: Annotated[Any, DURATION, "with `users`: time between the sessions of a user"] = None
 
 
 def parse(data: object) -> TraceSpec:

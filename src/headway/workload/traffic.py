@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from typing import Annotated, Final, Protocol
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from headway.config.keys import Doc, Duration
+from headway.config.keys import Doc, Duration, Form
 from headway.config.section import check_range
 from headway.errors import HeadwayError
 from headway.types import NEVER, PS_PER_SECOND, Request
@@ -135,7 +135,11 @@ class OpenLoop:
 class Retry(Struct, frozen=True):
     """The retries of clients after a failed request. If all retries fail, the session ends."""
 
-    max: Annotated[int, Doc("number of retries", type="whole number, 0 to 30")] = 0
+    max: Annotated[
+        int,
+        Form.of(Annotated[int, Meta(ge=0, le=MOST_RETRIES)]),
+        Doc("number of retries", type="whole number, 0 to 30"),
+    ] = 0
     backoff_ps: Annotated[Duration, "delay before the first retry; it doubles with each further one"] = PS_PER_SECOND
 
     def validate(self, where: str) -> Retry:

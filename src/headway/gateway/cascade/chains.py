@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
-from headway.config.keys import Doc
+from headway.config.keys import Doc, Form
 from headway.config.section import read
 from headway.config.wording import shown
 from headway.errors import HeadwayError
@@ -13,6 +13,7 @@ from headway.gateway.request_body import LONGEST_MODEL
 from headway.gateway.settings import check_name
 
 THRESHOLD: Final = -1.5
+LogProbability = Annotated[float, Meta(le=0)]
 LONGEST: Final = 16  # maximum number of models in a chain
 
 
@@ -22,6 +23,7 @@ class CascadeKeys(Struct):
     ]
     threshold: Annotated[
         Any,
+        Form.of(LogProbability, list[LogProbability]),
         Doc(
             "mean log-probability below which the gateway asks the next model; a list holds one value for each model "
             "except the last",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -45,6 +45,7 @@ class BackendSpec(Struct, frozen=True):
     kv_blocks: Annotated[Positive, "blocks of its KV cache, until the engine reports its own number"] = 50_000
     capacity: Annotated[float, Meta(ge=0, le=1), "static score of its memory, for policies"] = 1.0
     name: Annotated[str, INTERNAL] = ""
+    short_form: ClassVar[Any] = str  # the URL
 
     @classmethod
     def read(cls, name: str, data: Any, where: str) -> BackendSpec:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import ssl
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headway.config.keys import Doc, PositiveSeconds, Unit
+from headway.config.keys import Doc, Form, PositiveSeconds, Unit
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 
@@ -25,7 +25,7 @@ def _read_endpoints(value: Any, where: str) -> tuple[str, ...]:
     return tuple(endpoints)
 
 
-Endpoints = Annotated[tuple[str, ...], Unit("text or list", _read_endpoints, list)]
+Endpoints = Annotated[tuple[str, ...], Unit("text or list", _read_endpoints, list, form=Form.of(str, list[str]))]
 
 
 class EtcdSettings(Struct, frozen=True):
@@ -45,6 +45,7 @@ class EtcdSettings(Struct, frozen=True):
     gateway: Annotated[
         str | None, Doc("name under which this gateway reports whether it accepted policies", default="host and port")
     ] = None
+    short_form: ClassVar[Any] = Endpoints
 
     @classmethod
     def expand(cls, data: Any, where: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct
@@ -42,6 +42,7 @@ class OtelSettings(Struct, frozen=True):
     endpoint: Annotated[str, "OTLP/HTTP URL, as in http://127.0.0.1:4318; the section may be this value alone"]
     sample: Annotated[float, Meta(ge=0, le=1), "share of requests traced, if the client does not decide"] = 1.0
     service: Annotated[str, "the gateway's service name in traces"] = "headway-gateway"
+    short_form: ClassVar[Any] = str  # `endpoint`
 
     @classmethod
     def expand(cls, data: Any, where: str) -> Any:
@@ -65,6 +66,7 @@ class RecordSettings(Struct, frozen=True):
     requests: Annotated[int, Meta(ge=1, le=10**6), "most requests in one run folder"] = 100_000
     decisions: Annotated[bool, "whether to record each decision with the signals and scores behind it"] = True
     prompts: Annotated[bool, "whether to record the block keys of prompts, which a replay needs"] = True
+    short_form: ClassVar[Any] = str  # `folder`
 
     @classmethod
     def expand(cls, data: Any, where: str) -> Any:

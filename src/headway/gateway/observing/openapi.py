@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Raw, Struct, field
 
-from headway.config.tables import json_schema
+from headway.config.schema import json_schema
 from headway.gateway.engines.member import BackendSpec
 from headway.gateway.request_body import Body
 from headway.http.replies import ErrorReply

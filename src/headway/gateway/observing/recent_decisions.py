@@ -7,7 +7,7 @@ import asyncio
 from collections import deque
 from collections.abc import Collection
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from msgspec import Meta, Struct, to_builtins
 
@@ -32,6 +32,7 @@ class ExplainSettings(Struct, frozen=True):
 
     per_second: Annotated[float, Meta(ge=0, le=10**6), "most decisions per second that policies explain"] = PER_SECOND
     all: Annotated[bool, "whether policies explain every decision"] = False
+    short_form: ClassVar[Any] = Annotated[float, Meta(ge=0, le=10**6)] | Literal["all"]
 
     @classmethod
     def expand(cls, data: Any, where: str) -> Any:

@@ -14,11 +14,14 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct, to_builtins
 
-from headway.config.keys import Doc
+from headway.config.keys import DURATION, Doc, Form
+from headway.config.schema import Mapped
 from headway.config.section import read
 from headway.config.units import positive_duration_ps
 from headway.errors import HeadwayError
 from headway.hashing import stable
+from headway.policies.bundle import BundleKeys
+from headway.policies.policy_schema import policy_form
 from headway.types import Json, Request
 
 CANARY: Final = "canary"  # a key of `policies`, in addition to the stages
@@ -26,14 +29,41 @@ CANARY: Final = "canary"  # a key of `policies`, in addition to the stages
 WORSE_BY: Final = {"ttft_p90": 0.2, "error_rate": 0.05, "slo": 0.05}
 MIN_REQUESTS: Final = 50
 By = Literal["session", "tenant", "request"]
+UNUSED: Final = {"description": "only the simulator uses this stage; the gateway ignores it"}
+STAGES_FORM: Final = Mapped(
+    {stage: policy_form(stage, live=True) for stage in ("admission", "priority", "routing")}
+    | dict.fromkeys(("scheduler", "scaling"), UNUSED)
+)
+
+
+class StopKeys(Struct):
+    """A rule that ends the canary."""
+
+    metric: Annotated[Literal["ttft_p90", "error_rate", "slo"], "metric to compare with the policies in force"]
+    worse_by: Annotated[
+        Annotated[float, Meta(ge=0, le=100)] | None,
+        Doc("how much worse it may be; relative for times, a difference for shares", default="0.2 or 0.05"),
+    ] = None
+    min_requests: Annotated[int, Meta(ge=5, le=10**6), "requests before the rule applies"] = MIN_REQUESTS
+
+
+class SloKeys(Struct):
+    ttft: Annotated[Any, DURATION, "the longest time to a first token"]
+
+
+# A candidate's policies: a bundle's file, policies by stage, or a bundle.
+CANDIDATE_FORM: Final = Form.of(str, STAGES_FORM, BundleKeys)
 
 
 class CanaryKeys(Struct):
-    policies: Annotated[Any, Doc("policies of any stage except `flow`, or a bundle's file", type="mapping or file")]
+    policies: Annotated[
+        Any, CANDIDATE_FORM, Doc("policies of any stage except `flow`, or a bundle's file", type="mapping or file")
+    ]
     share: Annotated[float, Meta(gt=0, le=1), "share of `by` that the canary decides on"] = 0.05
     by: Annotated[By, "unit of selection; with `session`, a request without one is selected by itself"] = "session"
     stop: Annotated[
         Any,
+        Form.of(StopKeys, list[StopKeys]),
         Doc(
             "rule that ends the canary: `metric` (ttft_p90, error_rate or slo), `worse_by` and `min_requests` (50); "
             "or a list of rules",
@@ -41,23 +71,13 @@ class CanaryKeys(Struct):
             type="mapping or list",
         ),
     ] = None
-    slo: Annotated[Any, Doc("`ttft`: the longest time to a first token", type="mapping")] = None
-
-
-class _StopKeys(Struct):
-    metric: Literal["ttft_p90", "error_rate", "slo"]
-    worse_by: Annotated[float, Meta(ge=0, le=100)] | None = None
-    min_requests: Annotated[int, Meta(ge=5, le=10**6)] = MIN_REQUESTS
-
-
-class _SloKeys(Struct):
-    ttft: Any
+    slo: Annotated[Any, Form.of(SloKeys), Doc("`ttft`: the longest time to a first token", type="mapping")] = None
 
 
 def read_canary(data: Any, where: str, read_policies: Callable[[Any, str], Json]) -> Json:
     """Read a `canary:` section into plain values. Reading these values again returns the same values."""
     keys = read(CanaryKeys, data, where)
-    slo = None if keys.slo is None else read(_SloKeys, keys.slo, f"{where}.slo")
+    slo = None if keys.slo is None else read(SloKeys, keys.slo, f"{where}.slo")
     if slo is not None:
         positive_duration_ps(slo.ttft, f"{where}.slo.ttft")
     stop = keys.stop
@@ -74,7 +94,7 @@ def read_canary(data: Any, where: str, read_policies: Callable[[Any, str], Json]
 
 
 def _rule(data: Any, where: str, has_slo: bool) -> Json:
-    keys = read(_StopKeys, data, where)
+    keys = read(StopKeys, data, where)
     if keys.metric == "slo" and not has_slo:
         raise HeadwayError(f"{where}.metric: 'slo' needs a limit; set `slo` of the canary, as in {{ttft: 1s}}.")
     return {**to_builtins(keys), "worse_by": WORSE_BY[keys.metric] if keys.worse_by is None else keys.worse_by}

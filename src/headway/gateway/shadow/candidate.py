@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from msgspec import Meta, Struct, to_builtins
 
@@ -16,6 +16,7 @@ from headway.config.wording import cut, one_line, shown
 from headway.errors import HeadwayError
 from headway.gateway.live_policies import read_candidate
 from headway.gateway.settings import check_name
+from headway.gateway.shadow.canary import CANDIDATE_FORM
 from headway.gateway.shadow.frozen import FrozenContext, Shot, Stage
 from headway.policies import registry
 from headway.policies.disaggregation import make_pairing
@@ -31,9 +32,14 @@ KEPT: Final = 64
 class CandidateSpec(Struct, frozen=True):
     """One entry of the section `shadow:` of a gateway's file."""
 
-    policies: Annotated[Json, Unit("mapping or file", read_candidate, dict), "policies by stage, or a bundle's file"]
+    policies: Annotated[
+        Json,
+        Unit("mapping or file", read_candidate, dict, form=CANDIDATE_FORM),
+        "policies by stage, or a bundle's file",
+    ]
     sample: Annotated[float, Meta(gt=0, le=1), "share of decisions that the candidate is asked about"] = 1.0
     budget_s: Annotated[PositiveSeconds, "time limit of a decision; ten longer ones in a row stop it"] = 0.002
+    short_form: ClassVar[Any] = Annotated[Any, CANDIDATE_FORM]
 
     @classmethod
     def read(cls, data: Any, where: str) -> CandidateSpec:

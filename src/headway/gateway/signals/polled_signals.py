@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 from msgspec import Meta, Struct
 
@@ -51,6 +51,7 @@ class SignalSettings(Struct, frozen=True):
         ),
     ] = None
     on: Annotated[bool, INTERNAL] = True
+    short_form: ClassVar[Any] = bool  # YAML reads `off` as false
 
     @classmethod
     def read(cls, data: Any, where: str = "signals") -> SignalSettings:

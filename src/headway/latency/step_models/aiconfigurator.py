@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import Struct
 
-from headway.config.keys import Doc
+from headway.config.keys import Doc, Form
 from headway.errors import HeadwayError
 from headway.latency.base import FOREVER, Chunk, LatencyKind, Run, times
 from headway.latency.exact_numbers import AutoDuration
@@ -53,9 +53,15 @@ PASTS: Final = [0, *_counts(8 * LONGEST, 2, 128)]
 class AiconfiguratorParameters(Struct):
     """Keys of `latency: {model: aiconfigurator}`."""
 
-    system: Annotated[Any, Doc("the package's name of the GPU; auto derives it from `gpu`", type="text")] = "auto"
-    backend: Annotated[Any, Doc("engine whose kernels count: vllm, sglang or trtllm", type="text")] = "vllm"
-    version: Annotated[Any, Doc("version of the backend; auto is the package's current one", type="text")] = "auto"
+    system: Annotated[
+        Any, Form.of(str), Doc("the package's name of the GPU; auto derives it from `gpu`", type="text")
+    ] = "auto"
+    backend: Annotated[Any, Form.of(str), Doc("engine whose kernels count: vllm, sglang or trtllm", type="text")] = (
+        "vllm"
+    )
+    version: Annotated[
+        Any, Form.of(str), Doc("version of the backend; auto is the package's current one", type="text")
+    ] = "auto"
     host_ps: Annotated[AutoDuration, "added to each step for work on the host; auto uses the GPU's profile"] = "auto"
 
 

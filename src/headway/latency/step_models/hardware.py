@@ -10,7 +10,8 @@ from typing import Annotated, Any, Final
 from msgspec import Struct
 
 from headway.config import section
-from headway.config.keys import Doc
+from headway.config.keys import Doc, Form
+from headway.config.schema import Names
 from headway.config.wording import join_words, shown
 from headway.errors import HeadwayError
 from headway.latency import step_cost
@@ -20,15 +21,21 @@ from headway.latency.gpus import Gpu, gpus, read_gpu
 from headway.latency.profiles import Profile, read_profile
 from headway.latency.shapes import ModelShape, read_model
 from headway.latency.shards import Shard, shard
+from headway.latency.tables import SPELLED
 
 MAX_ENTRIES: Final = 1 << 16  # maximum number of cached costs, because a policy's estimator may ask for many counts
+
+
+PROFILE_NAME: Final = Form.of(Names(lambda: ["auto", *gpus().names], rf"{SPELLED}|\.ya?ml$"))
 
 
 class HardwareParameters(Struct):
     """Keys of `latency: {model: hardware}`."""
 
     profile: Annotated[
-        Any, Doc("measured constants: name of a GPU, or a YAML file; auto uses those of `gpu`", type="text")
+        Any,
+        PROFILE_NAME,
+        Doc("measured constants: name of a GPU, or a YAML file; auto uses those of `gpu`", type="text"),
     ] = "auto"
     host_ps: Annotated[AutoDuration, "added to each step for work on the host; auto uses the profile's time"] = "auto"
 

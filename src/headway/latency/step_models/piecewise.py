@@ -13,7 +13,7 @@ from headway.config.keys import INTERNAL, Unit
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.latency.base import FOREVER, Chunk, LatencyKind, Run, times
-from headway.latency.exact_numbers import TokenRate, TokenTime, count
+from headway.latency.exact_numbers import COUNT, TokenRate, TokenTime, count
 from headway.types import PS_PER_SECOND
 
 
@@ -33,7 +33,9 @@ class Piecewise(Struct, eq=False):
     )
     decode_tokens_per_s: Annotated[TokenRate, "decoded tokens per second at batch size 1"] = Fraction(80)
     saturation_batch: Annotated[
-        int, Unit("whole number, 2 or more", _read_batch, int), "batch size at which the throughput stops growing"
+        int,
+        Unit("whole number, 2 or more", _read_batch, int, form=COUNT),
+        "batch size at which the throughput stops growing",
     ] = 64
     saturated_tokens_per_s: Annotated[
         TokenRate, "decoded tokens per second of the whole batch, at that batch size and above"

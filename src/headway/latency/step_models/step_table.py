@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 from msgspec import Struct
 
 from headway.config import section
-from headway.config.keys import Doc
+from headway.config.keys import Doc, Form
 from headway.config.units import LONGEST_PS
 from headway.config.wording import shown
 from headway.errors import HeadwayError
@@ -28,25 +28,29 @@ LARGEST: Final = 10**9  # maximum number of tokens in a row
 Measured = tuple[int, int, int]  # (decodes, context, picoseconds) or (tokens, past, picoseconds)
 
 
-class StepTableParameters(Struct):
-    """Keys of `latency: {model: table}`: either `file` or `rows`."""
-
-    file: Annotated[Any, Doc("CSV file of measured steps (columns below); excludes `rows`", type="text")] = None
-    rows: Annotated[Any, Doc("measured steps as a list; excludes `file`", type="list")] = None
-    shape: Annotated[
-        Any, Doc("use only rows with this value in the column `shape`; default: the cluster's `model`", type="text")
-    ] = None
-    host_ps: Annotated[PartDuration, "added to each step for work that the measurements do not include"] = 0
-
-
 class StepRow(Struct):
     """A row of `rows`: a step that only decodes, or a step with one prefill chunk."""
 
-    time_ps: StepDuration
-    decodes: int = 0
-    context: int = 0  # sum of the contexts of all decodes
-    prefill: int = 0
-    past: int = 0
+    time_ps: Annotated[StepDuration, "measured time of the step"]
+    decodes: Annotated[int, "number of decodes"] = 0
+    context: Annotated[int, "sum of their contexts, in tokens"] = 0
+    prefill: Annotated[int, "tokens of the chunk"] = 0
+    past: Annotated[int, "tokens before the chunk"] = 0
+
+
+class StepTableParameters(Struct):
+    """Keys of `latency: {model: table}`: either `file` or `rows`."""
+
+    file: Annotated[
+        Any, Form.of(str), Doc("CSV file of measured steps (columns below); excludes `rows`", type="text")
+    ] = None
+    rows: Annotated[Any, Form.of(list[StepRow]), Doc("measured steps as a list; excludes `file`", type="list")] = None
+    shape: Annotated[
+        Any,
+        Form.of(str),
+        Doc("use only rows with this value in the column `shape`; default: the cluster's `model`", type="text"),
+    ] = None
+    host_ps: Annotated[PartDuration, "added to each step for work that the measurements do not include"] = 0
 
 
 class StepTable:

@@ -3,19 +3,22 @@
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
+from headway.config.keys import Form
 from headway.errors import HeadwayError
 from headway.policies import registry
 from headway.policies.answers import VERDICT, refuses, wrong_answer
 from headway.policies.context import Context
 from headway.policies.parts import collect_metrics, combine_entries, observer
+from headway.policies.policy_schema import policy_form
 from headway.policies.registry import policy
 from headway.types import ADMIT, Admit, Delay, Reject, Request
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
 
 PLACE = "policies.admission.policies"
+Member = Annotated[Any, policy_form("admission")]
 
 
 @policy("admission", "all-of", reported=(), kind="extra")
@@ -27,7 +30,7 @@ class AllOf:
     read.
     """
 
-    policies: list[Any] = dataclasses.field(default_factory=lambda: ["always"])
+    policies: Annotated[list[Any], Form.of(list[Member])] = dataclasses.field(default_factory=lambda: ["always"])
 
     def __post_init__(self) -> None:
         if not self.policies:

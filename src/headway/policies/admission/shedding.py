@@ -1,11 +1,11 @@
 """Admission policies without state: they admit always, never, by deadline, or by SLO class and reported load."""
 
 import dataclasses
-from typing import Annotated, Any
+from typing import Annotated
 
 from headway.config.wording import cut, shown
 from headway.errors import HeadwayError
-from headway.policies.classes import CLASSES, TTFT, class_targets
+from headway.policies.classes import CLASSES, TTFT, ClassTargets, class_targets
 from headway.policies.context import Context
 from headway.policies.registry import Bounds, policy
 from headway.types import ADMIT, PS_PER_SECOND, Admit, Reject, Request
@@ -35,7 +35,7 @@ class Deadline:
     decode context are the router's exact counts; the running sequences are reported.
     """
 
-    targets: dict[str, Any] = dataclasses.field(default_factory=lambda: dict(TTFT))  # TTFT target of each class
+    targets: ClassTargets = dataclasses.field(default_factory=lambda: dict(TTFT))  # TTFT target of each class
     margin: Annotated[float, Bounds(0.01, 100, log=True)] = 1.0  # factor by which the estimate is multiplied
 
     def __post_init__(self) -> None:

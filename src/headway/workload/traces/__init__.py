@@ -9,6 +9,8 @@ from itertools import islice
 from pkgutil import iter_modules
 from typing import Final
 
+from headway.config.keys import Form
+from headway.config.schema import Names
 from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
 from headway.workload.traces.columns import EXAMPLE, column_names, guess_columns, write_columns
@@ -30,6 +32,9 @@ _MODULES: Final = [import_module(f"{__name__}.{name}") for name in _NAMES]
 FORMATS: Final[dict[str, Format]] = {
     module.FORMAT.name: module.FORMAT for module in _MODULES if hasattr(module, "FORMAT")
 }
+
+
+FORMAT_NAME: Final = Form.of(Names(lambda: FORMATS, "_"))  # `_` in place of `-` is valid too
 
 
 def find_format(name: str, where: str) -> Format:

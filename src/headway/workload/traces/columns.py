@@ -20,6 +20,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from headway.config.keys import Form
+from headway.config.schema import Mapped
 from headway.config.wording import join_words, shown, suggest
 from headway.errors import HeadwayError
 from headway.types import PS_PER_SECOND
@@ -73,6 +75,8 @@ PREFIXES: Final = 1 << 62  # block ids of prefixes begin here; ids of other bloc
 
 
 Columns = dict[str, Column]
+# `-` in place of `_` is valid too.
+COLUMNS_FORM: Final = Form.of({"type": "string", "pattern": "="}, Mapped(dict.fromkeys(FIELDS, str), REQUIRED))
 
 
 # --- the mapping ------------------------------------------------------------------------------------------------------

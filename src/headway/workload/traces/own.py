@@ -8,14 +8,17 @@ gives the same bytes. A Parquet file has the same fields as columns, and the hea
 
 import pathlib
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import field
+from msgspec import Meta, Struct, field
 from msgspec.structs import astuple
 
+from headway.config.keys import Form
+from headway.config.schema import Definitions, Part
 from headway.config.wording import one_line, shown
 from headway.errors import HeadwayError
+from headway.types import Json
 from headway.workload.traces import own_parquet
 from headway.workload.traces.blocks import check_count
 from headway.workload.traces.groups import origin
@@ -35,18 +38,57 @@ FORM: Final = "Write the file with `headway trace convert --to headway`"
 class Header(msgspec.Struct, forbid_unknown_fields=True):
     """The first line of a file: the version of the format, and the fields of `Info`."""
 
-    headway_trace: int
-    origin: str
-    block_tokens: int | None = None
-    whole_blocks: bool = False
-    scope: str = GLOBAL
-    clock: Literal["trace", "session"] = "trace"
-    sessions: bool = False
-    extra: dict[str, Any] = field(default_factory=dict)
+    headway_trace: Annotated[int, Form.of(Literal[VERSION]), "1, the version"]
+    origin: Annotated[str, "where the trace comes from, in your words"]
+    block_tokens: Annotated[
+        int | None,
+        Form.of(Annotated[int, Meta(ge=1, le=MAX_LENGTH)]),
+        "tokens per block; leave it out if no request has `blocks`",
+    ] = None
+    whole_blocks: Annotated[
+        bool, "true: requests list only full blocks; false: they also list a partly filled last block"
+    ] = False
+    scope: Annotated[
+        str,
+        Form.of(Literal[GLOBAL, LOCAL]),
+        "where equal ids mean equal content: in the whole trace, or only within a session",
+    ] = GLOBAL
+    clock: Annotated[
+        Literal["trace", "session"], "whether times count from the start of the trace, or of their session"
+    ] = "trace"
+    sessions: Annotated[bool, "whether requests name their sessions"] = False
+    extra: Annotated[dict[str, Any], "anything else"] = field(default_factory=dict)
 
 
 class Line(Record, forbid_unknown_fields=True):
     """A record as a line of the file."""
+
+
+RANGES: Final = {  # the range of each number; shared prefixes are also at most as long as the prompt
+    "prompt_tokens": (0, MAX_LENGTH),
+    "output_tokens": (0, MAX_LENGTH),
+    "at_ps": (0, LAST_PS),
+    "delay_ps": (0, LAST_PS),
+    "turn": (0, MAX_LENGTH),
+    "max_tokens": (0, MAX_LENGTH),
+    "shared_prefix_tokens": (0, MAX_LENGTH),
+}
+
+
+class LineForm(Struct, frozen=True, eq=False):
+    """A line of the file that is not the header."""
+
+    def schema(self, definitions: Definitions) -> Json:
+        line = Part(Line).schema(definitions)
+        for name, (low, high) in RANGES.items():
+            part = line["properties"][name]
+            for number in (part, *part.get("anyOf", ())):
+                if number.get("type") == "integer":
+                    number |= {"minimum": low, "maximum": high}
+        return line
+
+
+LINE_FORM: Final = Form.of(Header, LineForm())
 
 
 def tell(path: pathlib.Path, first: list[bytes]) -> bool:
@@ -101,15 +143,8 @@ def _check_records(info: Info, records: Iterator[tuple[str, Record]]) -> Iterato
 
 
 def _check(info: Info, record: Record, place: str) -> None:
-    for name, low, high in (
-        ("prompt_tokens", 0, MAX_LENGTH),
-        ("output_tokens", 0, MAX_LENGTH),
-        ("at_ps", 0, LAST_PS),
-        ("delay_ps", 0, LAST_PS),
-        ("turn", 0, MAX_LENGTH),
-        ("max_tokens", 0, MAX_LENGTH),
-        ("shared_prefix_tokens", 0, record.prompt_tokens),
-    ):
+    for name, (low, most) in RANGES.items():
+        high = record.prompt_tokens if name == "shared_prefix_tokens" else most
         value = getattr(record, name)
         if value is not None and not low <= value <= high:
             late = f", which is {too_late(value)}" if high == LAST_PS < value < LARGEST else ""

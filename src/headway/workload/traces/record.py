@@ -2,7 +2,7 @@
 
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Struct, field
 
@@ -18,24 +18,26 @@ class Record(Struct):
     runs.
     """
 
-    prompt_tokens: int
-    output_tokens: int
-    at_ps: int | None = None  # arrival time; Info.clock says from which start it counts
-    # Ids of the prompt's blocks as runs (first, count), which stand for the ids first, first + 1, ... An id identifies
-    # its block and all blocks before it.
-    blocks: Sequence[tuple[int, int]] | None = None
-    session: str | None = None
-    turn: int | None = None
-    id: str | None = None  # the name of the request in its file
-    after: tuple[str, ...] = ()  # ids of the requests that this request waits for
-    delay_ps: int | None = None
-    model: str | None = None
-    tenant: str | None = None
-    slo_class: str | None = None
-    kind: str | None = None  # completion, chat, agentic or reasoning
-    max_tokens: int | None = None
-    shared_prefix_tokens: int = 0
-    extra: dict[str, Any] = field(default_factory=dict)  # other fields, such as measured times and statuses
+    prompt_tokens: Annotated[int, "length of the prompt"]
+    output_tokens: Annotated[int, "length of the output"]
+    at_ps: Annotated[int | None, "arrival in picoseconds, from the start that the header's `clock` names"] = None
+    blocks: Annotated[
+        Sequence[tuple[int, int]] | None,
+        "ids of the prompt's blocks as runs: [first id, count]. Equal ids mean that the blocks and everything before "
+        "them are equal",
+    ] = None
+    session: Annotated[str | None, "the conversation"] = None
+    turn: Annotated[int | None, "position of the request in its session, from 0"] = None
+    id: Annotated[str | None, "name of the request"] = None
+    after: Annotated[tuple[str, ...], "names of the requests whose end this request waits for"] = ()
+    delay_ps: Annotated[int | None, "time between the end of the previous answer and this request"] = None
+    model: Annotated[str | None, "name of the model"] = None
+    tenant: Annotated[str | None, "name of the tenant"] = None
+    slo_class: Annotated[str | None, "name of the SLO class"] = None
+    kind: Annotated[str | None, "completion, chat, agentic or reasoning"] = None
+    max_tokens: Annotated[int | None, "limit of the output that the client sends"] = None
+    shared_prefix_tokens: Annotated[int, "leading tokens that the client declares as shared"] = 0
+    extra: Annotated[dict[str, Any], "anything else, such as measured times and statuses"] = field(default_factory=dict)
 
     @property
     def adapter(self) -> str | None:

@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from msgspec import Struct
+
+from headway.config.keys import Form
+from headway.config.schema import Later, ListOf, Mapped
 from headway.config.section import read
 from headway.config.wording import cut, shown, suggest
 from headway.errors import HeadwayError
@@ -16,7 +20,7 @@ from headway.workload.traces.record import Reader, Record
 from headway.workload.transforms import anonymise, assign, cap, dequantise, filter, merge, scale, slice, starts
 from headway.workload.transforms.base import Transform, with_records
 
-__all__ = ["TRANSFORMS", "Transform", "apply", "make", "parse"]
+__all__ = ["TRANSFORMS", "TRANSFORMS_FORM", "Transform", "apply", "make", "parse"]
 
 # Each module defines `Spec`, the keys of the transform, and `transform`, which returns a function from trace to trace.
 MODULES: Final = (cap, scale, slice, merge, filter, dequantise, anonymise, starts, assign)
@@ -24,6 +28,17 @@ TRANSFORMS: Final = {module.__name__.rpartition(".")[2]: module for module in MO
 NESTED: Final = ".merge.transforms"
 DEEPEST: Final = 4  # maximum depth of nested merges, because each transform calls the previous one and uses stack
 MOST: Final = 30
+
+
+TRANSFORMS_FORM: Final = Form.of(Later("transforms", lambda: ListOf(_steps_form())))
+
+
+def _steps_form() -> Form:
+    return Form.of({"enum": list(TRANSFORMS)}, *(_step(name, module.Spec) for name, module in TRANSFORMS.items()))
+
+
+def _step(name: str, spec: type[Struct]) -> Mapped:
+    return Mapped({name: spec | None}, (name,))
 
 
 def parse(data: object, where: str) -> list[Transform]:

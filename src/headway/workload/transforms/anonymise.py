@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
-from typing import Final
+from typing import Annotated, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headway.config.keys import Doc
 from headway.workload.traces.record import Reader, Record
 from headway.workload.transforms.base import Transform, with_records
 from headway.workload.transforms.numbering import Numbers
@@ -19,8 +20,10 @@ Name = Callable[[str, str], str]  # (type of name, name) -> new name
 
 
 class Spec(Struct, frozen=True):
-    seed: int | str | None = None
-    keep_models: bool = False
+    seed: Annotated[int | str | None, Doc("makes names the same in every file; keep it secret", default="numbers")] = (
+        None
+    )
+    keep_models: Annotated[bool, "whether models keep their names"] = False
 
 
 def transform(spec: Spec, where: str) -> Transform:

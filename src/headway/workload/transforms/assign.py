@@ -3,29 +3,30 @@
 from bisect import bisect_right
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headway.config.keys import Doc, Form
 from headway.config.section import read
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.hashing import stable
 from headway.workload.traces.record import Reader, Record
-from headway.workload.transforms.base import Transform, factor, with_records
+from headway.workload.transforms.base import FACTOR, FactorNumber, Transform, factor, with_records
 
 RANGE: Final = 1 << 64  # number of possible values of a stable hash
 
 
-class Spec(Struct, frozen=True):
-    tenants: dict[str, Any]
-    seed: int = 0
-
-
 class Tenant(Struct, frozen=True):
-    weight: Any = 1
-    slo_class: str | None = None
+    weight: Annotated[Any, FACTOR, "share of the sessions, relative to other tenants"] = 1
+    slo_class: Annotated[str | None, Doc("SLO class of its requests", default="unchanged")] = None
+
+
+class Spec(Struct, frozen=True):
+    tenants: Annotated[dict[str, Any], Form.of(dict[str, FactorNumber | Tenant]), "weights by tenant"]
+    seed: Annotated[int, "seed of the choice"] = 0
 
 
 def transform(spec: Spec, where: str) -> Transform:

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
-from typing import Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
 from headway.config import units
+from headway.config.keys import Form
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.workload.traces import paths
@@ -19,6 +20,10 @@ Transform = Callable[[Reader], Reader]
 # Records are kept in memory as JSON, with a few hundred bytes per record.
 pack: Final = msgspec.json.Encoder().encode
 unpack: Final = msgspec.json.Decoder(Record).decode
+
+
+FACTOR: Final = Form.of({"type": ["number", "string"], "minimum": 1e-6, "maximum": 1e6})  # a string keeps all digits
+FactorNumber = Annotated[Any, FACTOR]
 
 
 def with_records(reader: Reader, records: Iterator[Record], **facts: object) -> Reader:

@@ -15,7 +15,7 @@ Entry = tuple[int, int, int, bytes, Place]
 
 
 class Spec(Struct, frozen=True):
-    max_turns: Annotated[int, Meta(ge=1)]
+    max_turns: Annotated[int, Meta(ge=1), "most requests of a session"]
 
 
 def transform(spec: Spec, where: str) -> Transform:

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice, pairwise
 from math import fsum
 from random import Random
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from headway.config import units
+from headway.config.keys import DURATION, Form
 from headway.errors import HeadwayError
 from headway.streams import stream
 from headway.types import PS_PER_US
@@ -27,8 +28,8 @@ ASTRAY: Final = 0.05  # maximum mean deviation of timestamps from the grid, as a
 
 
 class Spec(Struct, frozen=True):
-    grid: Any = "auto"
-    seed: int = 0
+    grid: Annotated[Any, Form.of(Literal["auto"], DURATION), "length of a tick"] = "auto"
+    seed: Annotated[int, "seed of the draws"] = 0
 
 
 def transform(spec: Spec, where: str) -> Transform:

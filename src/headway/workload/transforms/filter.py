@@ -18,18 +18,18 @@ RANGES: Final = ("prompt_tokens", "output_tokens", "turn")
 
 
 class Spec(Struct, frozen=True):
-    model: Texts | None = None
-    tenant: Texts | None = None
-    kind: Texts | None = None
-    slo_class: Texts | None = None
-    session: Texts | None = None
-    turn: Number | list[int] | None = None
-    min_prompt_tokens: Number | None = None
-    max_prompt_tokens: Number | None = None
-    min_output_tokens: Number | None = None
-    max_output_tokens: Number | None = None
-    min_turn: Number | None = None
-    max_turn: Number | None = None
+    model: Annotated[Texts | None, "models to keep"] = None
+    tenant: Annotated[Texts | None, "tenants to keep"] = None
+    kind: Annotated[Texts | None, "kinds of requests to keep"] = None
+    slo_class: Annotated[Texts | None, "SLO classes to keep"] = None
+    session: Annotated[Texts | None, "sessions to keep"] = None
+    turn: Annotated[Number | list[int] | None, "turns to keep, counted from 0"] = None
+    min_prompt_tokens: Annotated[Number | None, "shortest prompt to keep"] = None
+    max_prompt_tokens: Annotated[Number | None, "longest prompt to keep"] = None
+    min_output_tokens: Annotated[Number | None, "shortest output to keep"] = None
+    max_output_tokens: Annotated[Number | None, "longest output to keep"] = None
+    min_turn: Annotated[Number | None, "first turn to keep, counted from 0"] = None
+    max_turn: Annotated[Number | None, "last turn to keep, counted from 0"] = None
 
 
 def transform(spec: Spec, where: str) -> Transform:

@@ -8,14 +8,16 @@ from heapq import merge as merge_sorted
 from itertools import chain
 from math import gcd
 from operator import itemgetter
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from headway.config import units
+from headway.config.keys import DURATION, Doc, Form
+from headway.config.schema import Later
 from headway.errors import HeadwayError
-from headway.workload.traces import open_trace
+from headway.workload.traces import FORMAT_NAME, open_trace
 from headway.workload.traces.blocks import beginning, block_count
 from headway.workload.traces.limits import LAST_PS, too_late
 from headway.workload.traces.record import GLOBAL, LOCAL, Info, Options, Reader, Record
@@ -27,13 +29,24 @@ MARKS = ("a:", "b:")
 Timed = tuple[int, int, Record]  # (time, number of the trace, record)
 
 
+def _nested() -> Form:
+    from headway.workload.transforms import TRANSFORMS_FORM  # this module is a part of it
+
+    return TRANSFORMS_FORM
+
+
+NESTED_FORM: Final = Form.of(Later("transforms", _nested))
+
+
 class Spec(Struct, frozen=True):
-    path: str
-    format: str | None = None
-    block_tokens: Annotated[int, Meta(ge=1)] | None = None
-    offset: Any = None
-    apart: bool = True
-    transforms: list[Any] = []
+    path: Annotated[str, "the other trace"]
+    format: Annotated[str | None, FORMAT_NAME, Doc("format of the other trace", default="detected")] = None
+    block_tokens: Annotated[Annotated[int, Meta(ge=1)] | None, "size of its blocks, if the file does not state it"] = (
+        None
+    )
+    offset: Annotated[Any, DURATION, "time by which the other trace is shifted"] = None
+    apart: Annotated[bool, "whether the two traces share no content and no names"] = True
+    transforms: Annotated[list[Any], NESTED_FORM, "transforms of the other trace"] = []
 
 
 def transform(spec: Spec, where: str) -> Transform:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
 from msgspec import UNSET, Struct
 from msgspec.structs import asdict, replace
@@ -13,14 +13,14 @@ from headway.errors import HeadwayError
 from headway.workload.traces.blocks import Run, beginning, block_count
 from headway.workload.traces.limits import LAST_PS, MAX_LENGTH, too_late
 from headway.workload.traces.record import Info, Reader, Record
-from headway.workload.transforms.base import Transform, factor, multiply, with_records
+from headway.workload.transforms.base import FACTOR, Transform, factor, multiply, with_records
 from headway.workload.transforms.numbering import Numbering, Numbers
 
 
 class Spec(Struct, frozen=True):
-    rate: Any = UNSET
-    prompt_tokens: Any = UNSET
-    output_tokens: Any = UNSET
+    rate: Annotated[Any, FACTOR, "factor of the rate; 2 is twice as fast"] = UNSET
+    prompt_tokens: Annotated[Any, FACTOR, "factor of the prompts' lengths"] = UNSET
+    output_tokens: Annotated[Any, FACTOR, "factor of the outputs' lengths, and of `max_tokens`"] = UNSET
 
 
 def transform(spec: Spec, where: str) -> Transform:

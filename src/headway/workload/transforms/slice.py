@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from headway.config import units
+from headway.config.keys import DURATION, Form
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.workload.traces.record import Reader, Record
@@ -18,12 +19,15 @@ from headway.workload.transforms.base import Transform, Waits, need_clock, with_
 Bounds = tuple[int, int | None]  # (first kept position, position after the last kept one; None: no end)
 
 
+FROM_TO: Final = Form.of({"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 2})
+
+
 class Spec(Struct, frozen=True):
-    start: Any = None
-    end: Any = None
-    requests: Any = None
-    sessions: Any = None
-    whole_sessions: bool = False
+    start: Annotated[Any, DURATION, "keep the requests from this time on"] = None
+    end: Annotated[Any, DURATION, "keep the requests before this time"] = None
+    requests: Annotated[Any, FROM_TO, "keep these requests: [from, to), counted from 0"] = None
+    sessions: Annotated[Any, FROM_TO, "keep these sessions: [from, to), counted from 0"] = None
+    whole_sessions: Annotated[bool, "whether to keep all turns of the sessions that begin within the bounds"] = False
 
 
 def transform(spec: Spec, where: str) -> Transform:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from headway.config import units
+from headway.config.keys import RATE
 from headway.errors import HeadwayError
 from headway.streams import stream
 from headway.types import PS_PER_US
@@ -19,8 +20,8 @@ from headway.workload.transforms.base import Transform, pack, unpack, with_recor
 
 
 class Spec(Struct, frozen=True):
-    rate: Any
-    seed: int = 0
+    rate: Annotated[Any, RATE, "rate at which sessions begin"]
+    seed: Annotated[int, "seed of the arrivals"] = 0
 
 
 def transform(spec: Spec, where: str) -> Transform:

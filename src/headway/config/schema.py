@@ -1,0 +1,268 @@
+"""Generates JSON Schemas from the declarations of settings, for editors and other tools.
+
+`schema_of` maps a type to a schema. A struct becomes the schema of its section, by its keys; a key that only a part of
+the code reads says by `Form` what a file may have there. The schemas are as strict as `read` about the names of keys,
+and as strict as one type can be about values. They follow draft 7 of JSON Schema, which every editor knows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, Protocol, Union, get_args, get_origin, runtime_checkable
+
+from msgspec import UNSET, Meta, Struct
+
+from headway.config.keys import Form, Key, Unit, keys_of, write_value
+from headway.types import Json
+
+DRAFT: Final = "http://json-schema.org/draft-07/schema#"
+BELOW: Final = re.compile(r"[,;:]? (?:see )?(?:listed )?below\b|[,;] below$")  # refers to the page, not to the schema
+PLAIN: Final[dict[Any, Json]] = {
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    str: {"type": "string"},
+    bytes: {"type": "string"},
+    NoneType: {"type": "null"},
+    None: {"type": "null"},
+    Any: {},
+}
+LIMITS: Final = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+    "pattern": "pattern",
+    "min_length": "minLength",
+    "max_length": "maxLength",
+}
+
+
+class Definitions:
+    """The named parts of a schema, so that a part that occurs often, or within itself, is written once."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, Json] = {}
+
+    def refer(self, name: str, make: Callable[[], Json]) -> Json:
+        """Return a reference to a part. The first caller defines the part."""
+        if name not in self.parts:
+            self.parts[name] = {}  # the part may refer to itself
+            self.parts[name] = make()
+        return {"$ref": f"#/definitions/{name}"}
+
+    def section(self, kind: type[Struct]) -> Json:
+        """Return a reference to the schema of a section, or to its short form."""
+        name = f"{kind.__module__.removeprefix('headway.')}.{kind.__name__.lstrip('_')}"
+        return self.refer(name, lambda: _with_short_form(kind, self))
+
+
+@runtime_checkable
+class Described(Protocol):
+    """A form that no type can express: it makes its own schema."""
+
+    def schema(self, definitions: Definitions) -> Json: ...
+
+
+# --- forms ------------------------------------------------------------------------------------------------------------
+
+
+class Later(Struct, frozen=True, eq=False):
+    """A form that is known only when all modules are loaded, or that contains itself."""
+
+    name: str
+    make: Callable[[], Any]
+
+    def schema(self, definitions: Definitions) -> Json:
+        return definitions.refer(self.name, lambda: schema_of(self.make(), definitions))
+
+
+class Part(Struct, frozen=True, eq=False):
+    """Some keys of a section. With `changes`, no key is required: the section changes another one."""
+
+    section: type[Struct]
+    only: Collection[str] | None = None
+    without: Collection[str] = ()
+    changes: bool = False
+    more: Mapping[str, Any] = {}  # further keys, which the section does not declare
+    required: Collection[str] = ()  # keys that are required here
+
+    def schema(self, definitions: Definitions) -> Json:
+        keys = [
+            key
+            for key in keys_of(self.section).values()
+            if key.name not in self.without and (self.only is None or key.field in self.only or key.name in self.only)
+        ]
+        properties = {name: schema_of(kind, definitions) for name, kind in self.more.items()}
+        properties |= {key.name: key_schema(key, definitions) for key in keys}
+        required = [key.name for key in keys if key.required and key.doc.default is None]
+        return strict(properties, [*self.required, *([] if self.changes else required)])
+
+
+class ListOf(Struct, frozen=True, eq=False):
+    """A list whose items have this form."""
+
+    item: Any
+
+    def schema(self, definitions: Definitions) -> Json:
+        return {"type": "array", "items": schema_of(self.item, definitions)}
+
+
+class MapOf(Struct, frozen=True, eq=False):
+    """A mapping of any names to values of this form."""
+
+    value: Any
+
+    def schema(self, definitions: Definitions) -> Json:
+        return {"type": "object", "additionalProperties": schema_of(self.value, definitions)}
+
+
+class Mapped(Struct, frozen=True, eq=False):
+    """A mapping with these keys, some of which are required."""
+
+    keys: Mapping[str, Any]
+    required: Collection[str] = ()
+
+    def schema(self, definitions: Definitions) -> Json:
+        return strict({name: schema_of(kind, definitions) for name, kind in self.keys.items()}, [*self.required])
+
+
+class Variants(Struct, frozen=True, eq=False):
+    """A mapping whose key `tag` names its kind, and whose other keys are those of the kind. With `bare`, the name alone
+    is valid too. With `optional`, the tag may be missing; the first kind is then meant."""
+
+    tag: str
+    kinds: Callable[[], Mapping[str, Any]]
+    bare: bool = True
+    optional: bool = False
+
+    def schema(self, definitions: Definitions) -> Json:
+        kinds = self.kinds()
+        variants: list[Json] = [{"enum": list(kinds)}] if self.bare else []
+        for place, (name, kind) in enumerate(kinds.items()):
+            keys = inline(kind, definitions)
+            properties = {self.tag: {"const": name}, **keys["properties"]}
+            required = keys.get("required", [])
+            variants.append(strict(properties, required if self.optional and not place else [self.tag, *required]))
+        return any_of(*variants)
+
+
+class Names(Struct, frozen=True, eq=False):
+    """A name from a table. Names in another spelling, and paths of files, match the pattern `others`."""
+
+    known: Callable[[], Collection[str]]
+    others: str | None = None
+
+    def schema(self, definitions: Definitions) -> Json:
+        names = {"enum": list(self.known())}
+        return names if self.others is None else any_of(names, {"type": "string", "pattern": self.others})
+
+
+def strict(properties: Json, required: Sequence[str] = ()) -> Json:
+    """Return the schema of a mapping that may have only these keys."""
+    schema: Json = {"type": "object", "properties": properties}
+    return schema | ({"required": list(required)} if required else {}) | {"additionalProperties": False}
+
+
+def any_of(*schemas: Json) -> Json:
+    """Return the schema of a value that matches one of the schemas."""
+    alternatives: list[Json] = []
+    for schema in schemas:
+        inner = schema["anyOf"] if set(schema) == {"anyOf"} else [schema]
+        alternatives += [each for each in inner if each not in alternatives]
+    if {} in alternatives:
+        return {}
+    return alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives}
+
+
+# --- types ------------------------------------------------------------------------------------------------------------
+
+
+def json_schema(kind: Any, **facts: str) -> Json:
+    """Return the JSON Schema of a section or another type, with its definitions. `facts` are title, description, ..."""
+    definitions = Definitions()
+    schema = inline(kind, definitions)
+    parts = {name: definitions.parts[name] for name in sorted(definitions.parts)}
+    return facts | schema | ({"definitions": parts} if parts else {})
+
+
+def inline(kind: Any, definitions: Definitions) -> Json:
+    """Return the schema of a type; if it is a section, without its short form, and not as a reference."""
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        return Part(kind).schema(definitions)
+    return schema_of(kind, definitions)
+
+
+def _with_short_form(kind: type[Struct], definitions: Definitions) -> Json:
+    schema = Part(kind).schema(definitions)
+    short = getattr(kind, "short_form", None)
+    return schema if short is None else any_of(schema_of(short, definitions), schema)
+
+
+def schema_of(kind: Any, definitions: Definitions) -> Json:
+    """Return the schema of the values that a file may have for a type."""
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        return definitions.section(kind)
+    if isinstance(kind, dict):  # a schema
+        return dict(kind)
+    if isinstance(kind, Form):
+        return any_of(*(schema_of(form, definitions) for form in kind.alternatives))
+    if isinstance(kind, Described) and not isinstance(kind, type):
+        return kind.schema(definitions)
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _annotated(inner[0], inner[1:], definitions)
+    if origin in (Union, UnionType):
+        return any_of(*(schema_of(part, definitions) for part in inner))
+    if origin is Literal:
+        return {"enum": list(inner)}
+    if origin is tuple and inner[-1] is not Ellipsis:
+        return {"type": "array", "items": [schema_of(part, definitions) for part in inner], "minItems": len(inner)}
+    if origin in (list, tuple, Sequence) or kind in (list, tuple):
+        return {"type": "array"} | ({"items": schema_of(inner[0], definitions)} if inner else {})
+    if origin in (dict, Mapping) or kind is dict:
+        values = schema_of(inner[1], definitions) if inner else {}
+        return {"type": "object"} | ({"additionalProperties": values} if values else {})
+    return dict(PLAIN[kind])
+
+
+def _annotated(kind: Any, marks: Sequence[Any], definitions: Definitions) -> Json:
+    for mark in reversed(marks):
+        form = mark.form if isinstance(mark, Unit) else mark
+        if isinstance(form, Form):
+            schema = schema_of(form, definitions)
+            break
+    else:
+        schema = schema_of(kind, definitions)
+    for mark in marks:
+        if isinstance(mark, Meta):
+            schema |= _limits(mark)
+        elif isinstance(mark, str):
+            schema = {"description": mark} | schema
+    return schema
+
+
+def _limits(meta: Meta) -> Json:
+    limits = {word: getattr(meta, name) for name, word in LIMITS.items()}
+    return {word: limit for word, limit in limits.items() if limit is not None}
+
+
+def key_schema(key: Key, definitions: Definitions) -> Json:
+    """Return the schema of a key: its form, its meaning and its default."""
+    schema = {name: part for name, part in schema_of(key.type, definitions).items() if name != "description"}
+    if not key.required and (key.default is None or key.section is not None):
+        schema = any_of(schema, {"type": "null"})
+    meaning = BELOW.sub("", key.doc.meaning)
+    if key.doc.default is not None:
+        meaning = f"{meaning}. Default: {key.doc.default}"
+    described = {"description": meaning} if meaning else {}
+    return described | schema | _default(key)
+
+
+def _default(key: Key) -> Json:
+    if key.required or key.doc.default is not None or key.default is UNSET:
+        return {}
+    value = write_value(key, key.default)
+    return {} if value is None or value in ([], {}) else {"default": value}
