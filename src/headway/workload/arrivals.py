@@ -74,7 +74,9 @@ class Arrival(Struct, frozen=True, omit_defaults=True):
     jitter: Annotated[
         float | None, _range("jitter"), "maximum delay of a request, as a fraction of the mean gap; delays are uniform"
     ] = None
-    path: Annotated[str | None, "file with the times: plain text with one time in seconds per line, or any trace"] = None
+    path: Annotated[str | None, "file with the times: plain text with one time in seconds per line, or any trace"] = (
+        None
+    )
     format: Annotated[str | None, FORMAT_NAME, "format of that trace, if it cannot be detected"] = None
     size: Annotated[
         int | None, _range("size", int), "number of requests per burst, which all arrive at the same time"
