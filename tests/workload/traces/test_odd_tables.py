@@ -27,7 +27,7 @@ from alone import alone
 from conftest import Run
 from headway import convert_trace
 from headway.errors import HeadwayError
-from headway.workload.traces import columns, csv_table, open_trace, sorting
+from headway.workload.traces import csv_table, open_trace, own_table, sorting
 from headway.workload.traces.columns import parse_columns
 from headway.workload.traces.record import Options
 
@@ -149,7 +149,7 @@ def rows_in_any_order(count: int) -> Iterator[str]:
 
 def peak_mib(source: str, rows_in_memory: int) -> int:
     """Peak memory of a process that converts a table, in MiB."""
-    sorting.ROWS = columns.REMEMBERED = rows_in_memory  # type: ignore[misc]
+    sorting.ROWS = own_table.REMEMBERED = rows_in_memory  # type: ignore[misc]
     mapping = "arrival=when,session=conv,tenant=org,prompt=in_tok,output=out_tok,prefix=system"
     convert_trace(source, f"{source}.headway.jsonl.gz", columns=mapping)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1024 if sys.platform != "darwin" else 1 << 20)
@@ -294,7 +294,7 @@ def test_a_line_without_end_and_a_quote_without_end_do_not_fill_the_memory(
 
 
 def test_a_column_of_unique_values_is_no_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "MAX_PREFIXES", 9)
+    monkeypatch.setattr(own_table, "MAX_PREFIXES", 9)
     file = write(tmp_path, "ts,in,out,id\n" + "".join(f"{at},5,5,r{at}\n" for at in range(20)))
     assert "prefix (id) has more than 9 values. Map a column that names shared beginnings" in wrong(
         file, f"{PLAIN},prefix=id"

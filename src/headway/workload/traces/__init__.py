@@ -21,7 +21,7 @@ from headway.workload.traces.table import Trace
 
 FIRST: Final = (  # modules whose formats are listed first, in this order
     *("own", "mooncake", "azure", "burstgpt", "bailian", "weka", "servegen", "dynamo", "tracelab", "routesim"),
-    *("blis", "otel", "records", "vllm_log", "columns"),
+    *("blis", "otel", "records", "vllm_log", "own_table"),
 )
 DEFAULTS: Final = Options()
 SHOWN: Final = 12  # maximum number of columns of a table that an error lists
