@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -51,10 +52,21 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 def source(path: str) -> str:
     """A page that shows a source file, and with an example its scenario and its output."""
     file = ROOT / path
+    if file.suffix == ".ipynb":
+        return _notebook(file)
     parts = [f"# {path}", _fenced(file)]
     for suffix, title in ((".yaml", "Scenario"), (".out", "Output")):
         if file.suffix in (".sh", ".py") and (beside := file.with_suffix(suffix)).exists():
             parts += [f"## {title}", _fenced(beside)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _notebook(file: Path) -> str:
+    """The texts and the code of a notebook; its figures appear when you run it."""
+    parts = []
+    for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
     return "\n\n".join(parts) + "\n"
 
 
