@@ -408,7 +408,7 @@ MISTAKES = {
     "Unbound": "my_policy.py line 25, in Unbound.bind: ValueError: not today.",
     "Listens": "my_policy.py line 31, in Listens.observe: AttributeError: 'Routed' object has no attribute 'nonsense'",
     "Misuses": "my_policy.py line 37, in Misuses.route: ",
-    "Unmade": "could not be made: RuntimeError: no parts.",
+    "Unmade": "could not be created: RuntimeError: no parts.",
 }
 
 

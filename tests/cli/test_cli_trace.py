@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import Run
+from conftest import ROOT, Run
 from headway import cli, inspect_trace
 from headway.errors import HeadwayError
 from headway.workload.traces import open_trace
@@ -139,8 +140,8 @@ def test_two_pieces_of_one_trace_merge_to_the_whole(
         (("scale", "IN", "OUT"), "scale: has nothing to scale"),
         (("scale", "IN", "OUT", "--rate", "fast"), "scale.rate: 'fast' is not a factor"),
         (("slice", "IN", "OUT", "--requests", "3-4"), "--requests: '3-4' is not a range. Write start:end"),
-        (("slice", "IN", "OUT", "--start", "1h"), "slice: no request of the trace is left"),
-        (("filter", "IN", "OUT", "--model", "x"), "filter: no request of the trace is left"),
+        (("slice", "IN", "OUT", "--start", "1h"), "slice: this transform leaves no request"),
+        (("filter", "IN", "OUT", "--model", "x"), "filter: this transform leaves no request"),
         (("convert", "IN", "OUT", "--to", "mooncak"), "--to: no trace format is called 'mooncak'."),
         (("convert", "IN", "OUT", "--to", "weka"), "--to: the weka format is read-only"),
         (("convert", "IN", "OUT", "--limit", "0"), "--limit: must be at least 1, got 0."),
@@ -256,3 +257,21 @@ def test_bad_rows_of_a_table_are_skipped_if_asked(headway: Run, tmp_path: Path) 
     assert refused.returncode == 2 and "1 of 13 rows is bad: line 14: prompt (in_tok) '-1' is not" in refused.stderr
     skipped = headway("trace", "convert", "my.csv", "mine.jsonl", "--map", MAP, "--skip-bad", cwd=tmp_path)
     assert skipped.returncode == 0 and "bad rows are skipped: 1 (line 14: prompt" in skipped.stderr
+
+
+@pytest.mark.full
+def test_the_page_on_traces_has_the_hits_that_its_commands_print(headway: Run, traces: Path, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "traces.md").read_text(encoding="utf-8").partition("| Blocks | first-to-last |")[2]
+    rows = re.findall(r"^\| ([\d,]+|unlimited) \| ([\d.]+) % \| ([\d.]+) % \|$", page, re.MULTILINE)[:5]
+    assert len(rows) == 5
+    sample = traces / "agentic-coding-weka" / "raw-sample"
+    assert (
+        headway("trace", "starts", str(sample), "w.jsonl.gz", "--rate", "1/s", "--seed", "3", cwd=tmp_path).returncode
+        == 0
+    )
+    for column, order in enumerate(("first-to-last", "tail-first"), 1):
+        options = ("--capacity", "1500,2500,3500,4500,inf", "--order", order, "--json")
+        reuse = json.loads(headway("trace", "inspect", "w.jsonl.gz", *options, cwd=tmp_path).stdout)["reuse"]
+        assert [f"{100 * row['block_hit_ratio']:.1f}" for row in reuse if row["instances"] == 1] == [
+            row[column] for row in rows
+        ]

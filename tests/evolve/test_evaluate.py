@@ -246,7 +246,7 @@ def test_a_long_summary_is_cut_at_a_line() -> None:
 
 def test_a_baseline_that_fails_is_the_suites_fault() -> None:
     made = suite(baseline={"routing": {"name": "code", "source": HOSTILE["a text"].policies["routing"]["source"]}})  # type: ignore[union-attr]
-    with pytest.raises(HeadwayError, match="baseline: prefixes, seed 1: "):
+    with pytest.raises(HeadwayError, match="baseline: the baseline fails in prefixes, seed 1: "):
         evaluate(MINE, made, cache=Cache())
 
 

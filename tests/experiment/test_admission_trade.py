@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -93,3 +94,19 @@ def test_each_class_conserves_its_requests(comparison: headway.Comparison) -> No
             rows = [row for row in comparison.per(group) if row["policy"] == name]
             for outcome in ("arrived", "completed", "rejected", "timed_out"):
                 assert sum(row["requests"][outcome] for row in rows) == summary["requests"][outcome]
+
+
+def test_the_page_has_the_figures_of_this_comparison(comparison: headway.Comparison) -> None:
+    page = (ROOT / "docs" / "control-plane.md").read_text(encoding="utf-8").partition("### Example: a bursty trace")[2]
+    rows = re.findall(r"^\| `([\w-]+)`[^|]*\| (.+) \|$", page.partition("## Priority")[0], re.MULTILINE)
+    assert {name for name, _ in rows} == {name.partition("(")[0] for name, _ in comparison.ranked}
+    for name, cells in rows:
+        summary = comparison[name]
+        shares = {row["id"]: row for row in comparison.per("tenant") if row["policy"].partition("(")[0] == name}
+        assert cells.split(" | ") == [
+            f"{100 * summary['slo']['goodput_ratio']:.1f} %",
+            f"{summary['requests']['rejected']:,}",
+            f"{summary['latency']['ttft']['p99']:,.0f}",
+            *(f"{100 * shares[tenant]['slo']['goodput_ratio']:.1f} %" for tenant in TENANTS),
+            f"{summary['fairness']['jain_goodput']:.3f}",
+        ], name

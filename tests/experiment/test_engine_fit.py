@@ -101,6 +101,6 @@ def test_the_command_matches_a_run_and_refuses_what_the_scenario_says(tmp_path: 
     document = json.loads(headway(*line, "--json", cwd=tmp_path).stdout)
     assert set(document["held_out"]) == {"before", "after"}
     wrong = headway(*line, "--gpu", "h200", cwd=tmp_path)
-    assert (
-        wrong.returncode != 0 and wrong.stderr == "headway: --gpu: cannot be combined with --scenario, which sets it.\n"
+    assert wrong.returncode != 0 and wrong.stderr == (
+        "headway: --gpu: cannot be combined with --scenario. The scenario sets this value.\n"
     )

@@ -378,7 +378,7 @@ def test_a_fault_always_finds_its_instance() -> None:
     loaded = Scenario.load({**COMMON, "workload": {"requests": 40, "rate": "2/s", **SHORT}, "faults": faults})
     assert [pool.low for pool in space_of(loaded, None, 8).pools] == [3]
     assert plan(loaded, seeds=1, points=0, workers=1).counts == (3,)
-    with pytest.raises(HeadwayError, match=r"^max: is 2, but a fault strikes replica 2"):
+    with pytest.raises(HeadwayError, match=r"^max: must be at least 3, because a fault strikes replica 2"):
         plan(loaded, max_replicas=2)
 
 
@@ -453,7 +453,7 @@ QUIET: Json = {
         ("e2e_attainment>=0.9", r"slo: e2e_attainment: the scenario has no such target\. Set 'slo\.e2e'"),
         (
             "tpot_p50<=1us",
-            r"slo: no number of replicas meets it\. Even at 1/1024 .* tpot_p50 is .* ms, not at most 0\.001 ms",
+            r"slo: no number of replicas meets the SLO\. Even at 1/1024 .* tpot_p50 is .* ms, not at most 0\.001 ms",
         ),
     ],
 )
@@ -481,7 +481,7 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], told: s
 
 
 def test_a_cluster_that_keeps_the_slo_under_no_load_is_told() -> None:
-    with pytest.raises(HeadwayError, match=r"^slo: this cluster meets it at no load, not even at .*/s: tpot_p50 is"):
+    with pytest.raises(HeadwayError, match=r"^slo: this cluster does not meet the SLO at any load\. At .*/s, tpot_p50"):
         plan(QUIET, "tpot_p50<=1us", find="load", seeds=1, workers=1)
 
 

@@ -248,7 +248,7 @@ def test_only_the_changed_block_is_rewritten(tmp_path, before, after):
 def test_a_block_can_be_removed_and_an_uneditable_file_is_reported(tmp_path):
     text = "a: 1\ncanary:\n  share: 0.1\n\n# of b\nb: 2\n"
     assert replace_blocks(tmp_path, text, canary=None) == "a: 1\n\n# of b\nb: 2\n"
-    with pytest.raises(HeadwayError, match="cannot change a file in braces"):
+    with pytest.raises(HeadwayError, match="the file is one mapping in braces"):
         replace_blocks(tmp_path, "{a: 1, policies: {}}", policies={"routing": "y"})
     with pytest.raises(HeadwayError, match="Edit the file by hand"):
         replace_blocks(tmp_path, "policies: &p {routing: x}\nb: *p\n", policies={"routing": "y"})

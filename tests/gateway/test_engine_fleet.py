@@ -110,7 +110,7 @@ def test_an_engine_with_a_new_url_is_a_new_engine(live):
 def test_more_engines_than_places_are_rejected_without_any_change(live):
     gateway = live(1, max_backends=2)
     engines = more_engines(gateway, 2)
-    with pytest.raises(HeadwayError, match="3 engines exceed `max_backends`, 2"):
+    with pytest.raises(HeadwayError, match="there are 3 engines, but `max_backends` is 2"):
         do(gateway, gateway.app.fleet.offer, "admin", {engine.name: spec(engine) for engine in engines})
     assert [backend.name for backend in gateway.app.fleet.members] == ["e0"]
 

@@ -525,7 +525,7 @@ def test_an_engine_without_a_daemon_hands_nothing_over(live):
         ({}, "'protocol' is missing"),
         ({"protocol": "nixl"}, "protocol"),
         ({"protocol": "vllm", "timeout": "0s"}, "greater than zero"),
-        ({"protocol": "vllm", "tls": {"ca": "a", "certificate": "b", "key": "c"}}, "applies to protocol kvd only"),
+        ({"protocol": "vllm", "tls": {"ca": "a", "certificate": "b", "key": "c"}}, "is valid only with protocol kvd"),
         ({"protocol": "kvd", "tls": {"ca": "a"}}, "missing"),
         ({"protocol": "kvd", "tsl": {}}, "tls"),
     ],

@@ -86,5 +86,5 @@ def test_a_wrong_value_is_named(stages: list[Any] | None, prompts: dict[str, Any
 
 
 def test_stages_exclude_clients() -> None:
-    with pytest.raises(HeadwayError, match=r"x\.inference_perf: excludes clients"):
+    with pytest.raises(HeadwayError, match=r"x\.inference_perf: cannot be combined with clients"):
         load(top={"clients": [{"id": "a"}]})

@@ -266,7 +266,7 @@ def test_an_old_specification_has_its_classes_renamed() -> None:
         ({"kind": "chat"}, "a fixed number of turns"),
         ({"priority": "gold"}, "workload.priority"),
         ({"prompt_tokens": {"dist": "geometric", "mean": 9}}, "BLIS does not support geometric lengths"),
-        ({"prefix": {"groups": 3, "tokens": 600}}, "may be as short as the prefix"),
+        ({"prefix": {"groups": 3, "tokens": 600}}, "the shortest prompt is not longer than the prefix"),
         ({"arrival": "constant", "prompt_tokens": 700, "prefix": {"groups": 3, "tokens": 600}}, "Poisson"),
         ({"correlations": {"prefix": 0.5}}, "workload.correlations"),
         (

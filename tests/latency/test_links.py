@@ -27,13 +27,17 @@ def load(**cluster: Any) -> Scenario:
     return Scenario.load({"workload": {"requests": 10, "rate": "10/s"}, "cluster": cluster})
 
 
-def points(profile: LinkProfile) -> list[tuple[int, float]]:
-    """What was measured of it, as (bytes, seconds)."""
+def measured_copies() -> list[dict[str, str]]:
     if not MEASURED.is_file():
         pytest.skip("the measurements are not beside this checkout (../shared/calibration)")
     with MEASURED.open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["direction"] == profile.direction]
-    return [(int(row["bytes"]), float(row["wall_ms"]) / 1000) for row in rows if row["method"] in profile.methods]
+        return list(csv.DictReader(file))
+
+
+def points(profile: LinkProfile, clock: str = "wall_ms") -> list[tuple[int, float]]:
+    """What was measured of it, as (bytes, seconds)."""
+    rows = [row for row in measured_copies() if row["direction"] == profile.direction]
+    return [(int(row["bytes"]), float(row[clock]) / 1000) for row in rows if row["method"] in profile.methods]
 
 
 def best_line(measured: list[tuple[int, float]]) -> tuple[float, float]:
@@ -166,3 +170,49 @@ def test_the_page_lists_the_measured_links() -> None:
             found.bandwidth,
         )
         assert int(within) / 100 == found.within
+
+
+def test_the_page_of_the_model_says_what_was_measured() -> None:
+    """The section `Measured links` of model.md, sentence by sentence."""
+    for profile in links().entries.values():
+        assert profile.within <= (0.17 if profile.direction == "d2d" else 0.02)
+        wall, gpu = (best_line(points(profile, clock)) for clock in ("wall_ms", "median_ms"))
+        assert gpu[1] == pytest.approx(wall[1], rel=0.01)
+        assert 6.5e-6 < wall[0] - gpu[0] < 9.5e-6
+    rows = measured_copies()
+    both = {float(row["gb_per_s"]) for row in rows if row["direction"] == "both"}
+    assert {round(speed, 1) for speed in both} == {99.8}
+    for method, low, high in (("layer-memcpy-loop", 10, 13), ("layer-memcpy-batch", 21, 43)):
+        speeds = [
+            float(row["gb_per_s"]) for row in rows if row["direction"] in ("h2d", "d2h") and row["method"] == method
+        ]
+        assert (round(min(speeds)), round(max(speeds))) == (low, high)
+    took = {(row["direction"], row["blocks"], row["method"]): float(row["wall_ms"]) for row in rows}
+    gains = [
+        1 - took[way, blocks, "block-memcpy-batch"] / ms
+        for (way, blocks, method), ms in took.items()
+        if way in ("h2d", "d2h") and method.startswith("layer-kernel") and (way, blocks, "block-memcpy-batch") in took
+    ]
+    assert 0.06 < max(gains) < 0.07
+
+
+def test_the_page_of_the_model_says_how_copies_slow_steps() -> None:
+    """The row `Slowdown of steps by concurrent copies` of model.md."""
+    file = MEASURED.with_name("interference.csv")
+    if not file.is_file():
+        pytest.skip("the measurements are not beside this checkout (../shared/calibration)")
+    with file.open(encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    alone = {row["composition"]: float(row["step_median_ms"]) for row in rows if row["copying"] == "none"}
+    slower: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        if row["copying"] != "none":
+            phase = "prefill" if '"decode":[]' in row["composition"] else "decode"
+            share = float(row["step_median_ms"]) / alone[row["composition"]] - 1
+            slower.setdefault((phase, row["copying"]), []).append(round(100 * share))
+    assert (min(slower["decode", "h2d"]), max(slower["decode", "h2d"])) == (3, 5)
+    assert set(slower["decode", "d2h"]) == {1}
+    prefill = [share for (phase, _), shares in slower.items() if phase == "prefill" for share in shares]
+    assert (min(prefill), max(prefill)) == (1, 7)
+    unsure = [row for row in rows if '"decode":[]' in row["composition"] and row["copies_outlasted_steps"] == "False"]
+    assert len(unsure) == 2 and len(prefill) == 3

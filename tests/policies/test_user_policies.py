@@ -76,9 +76,15 @@ def told(routing) -> str:
         (ROUTE + "raise ValueError('one\\ntwo')\n", "ValueError: one two, at request 0."),
         (ROUTE + "raise GeneratorExit\n", "GeneratorExit, at request 0."),
         (ROUTE + "raise SystemExit(3)\n", "SystemExit: 3, at request 0."),
-        (GOOD + "    def __init__(self):\n        raise GeneratorExit\n", "'Own' could not be made: GeneratorExit."),
-        (GOOD + "    def __init__(self):\n        raise ValueError('a\\nb')\n", "could not be made: ValueError: a b."),
-        ("    __slots__ = ()\n" + GOOD, "'Own' takes no attributes. Remove __slots__, slots and frozen."),
+        (GOOD + "    def __init__(self):\n        raise GeneratorExit\n", "'Own' could not be created: GeneratorExit."),
+        (
+            GOOD + "    def __init__(self):\n        raise ValueError('a\\nb')\n",
+            "be created: ValueError: a b.",
+        ),
+        (
+            "    __slots__ = ()\n" + GOOD,
+            "'Own' does not let Headway set attributes. Remove __slots__",
+        ),
         ("    needed: int\n" + GOOD, "Own: the parameter 'needed' has no default; give it one."),
         ("    odd: 'NoSuchType' = 1\n" + GOOD, "Own: an annotation cannot be read: NameError"),
         ("    many: list = []\n" + GOOD, "the fields of 'Own' are not valid: ValueError: mutable default"),

@@ -141,7 +141,7 @@ def test_faults_strike_places_that_may_be_used_only_later() -> None:
         ({"scaling": {"provisioning": 90}}, "scaling.provisioning: 90 is not a duration"),
         (
             {"scaling": {"model_load": {"dist": "uniform", "min": "9s", "max": "3s"}}},
-            "scaling.model_load.min: is above",
+            "scaling.model_load.min: must be at most max",
         ),
         ({"scaling": {"model_load": {"dist": "normal", "mean": "9s"}}}, "scaling.model_load"),
         ({"scaling": {"warmup": {}}}, "scaling.warmup: 'duration' is missing."),
@@ -181,8 +181,14 @@ def test_faults_strike_places_that_may_be_used_only_later() -> None:
             {"policies": {"scaling": "hpaa"}},
             "policies.scaling: no scaling policy is called 'hpaa'. Did you mean 'hpa'?",
         ),
-        ({"cluster": {"min_replicas": 3}}, "cluster.min_replicas: is 3, above the 2 instances at the start."),
-        ({"cluster": {"max_replicas": 1}}, "cluster.max_replicas: is 1, below the 2 instances at the start."),
+        (
+            {"cluster": {"min_replicas": 3}},
+            "cluster.min_replicas: must be at most 2, the number of instances at the start, got 3.",
+        ),
+        (
+            {"cluster": {"max_replicas": 1}},
+            "cluster.max_replicas: must be at least 2, the number of instances at the start, got 1.",
+        ),
         ({"cluster": {"min_replicas": -1}}, "cluster.min_replicas: expected a whole number of at least 0"),
         (
             {"cluster": {"scaling": "statc"}},
@@ -191,11 +197,11 @@ def test_faults_strike_places_that_may_be_used_only_later() -> None:
         ({"cluster": {"scaling": {"name": "hpa", "x": 1}}}, "cluster.scaling.x: 'hpa' has no such parameter."),
         (
             {"cluster": {"deployments": {"a": {"instances": 1, "max_replicas": 0}}}},
-            "cluster.deployments.a.max_replicas: is 0, below the 1 instances at the start.",
+            "cluster.deployments.a.max_replicas: must be at least 1, the number of instances at the start, got 0.",
         ),
         (
             {"cluster": {**APART, "instances": 3, "decode": {"instances": 2, "min_replicas": 3}}},
-            "cluster.decode.min_replicas: is 3, above the 2 instances at the start.",
+            "cluster.decode.min_replicas: must be at most 2, the number of instances at the start, got 3.",
         ),
         (
             {"cluster": {"deployments": {name: {"instances": 1, "max_replicas": 60_000} for name in "ab"}}},

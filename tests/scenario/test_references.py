@@ -180,7 +180,7 @@ def test_a_file_that_is_nowhere_is_told_as_it_was_written(away: Path) -> None:
 
 def test_one_scorer_under_two_names_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(fill(tmp_path / "a", "a trace").parent)
-    with pytest.raises(HeadwayError, match=r"mine\.py:Mine: appears twice in one mapping"):
+    with pytest.raises(HeadwayError, match=r"mine\.py:Mine: the mapping has two names for the same file"):
         absolute({"scorers": {"mine.py:Mine": 1, "./mine.py:Mine": 2}})
 
 

@@ -400,7 +400,7 @@ def test_a_wrong_figure_is_told_at_its_place(spec: Any, start: str) -> None:
     [
         ("poisson", None, "arrival: the poisson process needs a rate, as in 40/s."),
         ("adversarial", None, "arrival: the adversarial process needs a rate or an interval, as in 40/s."),
-        ({"process": "adversarial", "interval": "5s"}, Fraction(1), "arrival.interval: follows from the rate and the"),
+        ({"process": "adversarial", "interval": "5s"}, Fraction(1), "arrival.interval: the rate and the size already"),
     ],
 )
 def test_a_rate_too_few_or_too_many_is_told(spec: Spec, rate: Fraction | None, start: str) -> None:

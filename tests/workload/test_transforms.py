@@ -338,7 +338,7 @@ def test_filter_keeps_exactly_what_holds(records: list[Record]) -> None:
     if expected:
         assert [record.id for record in run(records, step, sessions=True)] == [record.id for record in expected]
     else:
-        with pytest.raises(HeadwayError, match=r"transforms\[0\]\.filter: no request of the trace is left"):
+        with pytest.raises(HeadwayError, match=r"transforms\[0\]\.filter: this transform leaves no request"):
             run(records, step, sessions=True)
 
 

@@ -179,7 +179,7 @@ def error_of(section: Any, folder: Path | None = None) -> str:
         ),
         (
             {"trace": TRACE | {"starts": {"users": 2}, "replay": "timestamps"}},
-            "workload.trace.starts.users: users wait for sessions to end",
+            "workload.trace.starts.users: is not valid with replay: timestamps",
         ),
         ({"trace": TRACE | {"transforms": [{"capp": {}}]}}, "workload.trace.transforms[0]: no transform is called"),
     ],

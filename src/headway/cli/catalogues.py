@@ -117,7 +117,7 @@ def calibrate(
     if scenario is not None:
         for option, value in {"--gpu": gpu, "--model": model, "--host": host}.items():
             if value is not None:
-                raise HeadwayError(f"{option}: cannot be combined with --scenario, which sets it.")
+                raise HeadwayError(f"{option}: cannot be combined with --scenario. The scenario sets this value.")
         with Bar(None, "runs") as bar:
             run_fit = calibrate_run(file, scenario, output, as_of, progress=bar.update)
         say(f"wrote {output}")

@@ -79,7 +79,7 @@ def target_of(to: Path | None, admin: str | None, key_env: str, etcd: Etcd) -> T
 
     if etcd.etcd is not None:
         if to is not None or admin is not None:
-            raise HeadwayError("--etcd: deploys to every gateway of that etcd; do not combine it with --to or --admin.")
+            raise HeadwayError("--etcd: cannot be combined with --to or --admin, because it deploys to every gateway.")
         return EtcdTarget(etcd.settings())
     api = None if admin is None else AdminApi(admin, key_env)
     if to is not None:

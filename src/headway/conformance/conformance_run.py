@@ -72,7 +72,7 @@ def conformance(
             router = Router(url, model or behind.model, key)
             say(f"waiting until the router at {url} serves a request")
             if not wait_until_up(router, START_S):
-                raise HeadwayError(f"{url}: serves no request; point the router at the engines above.")
+                raise HeadwayError(f"{url}: the router answers no request. Point it at the engines above.")
             return Report(url, run_checks(Bench(router, behind, metrics), progress))
         command, port, metrics_port = start or OWN, free_port(), free_port()
         if "{metrics_port}" in command or "{config}" in command:
@@ -108,7 +108,7 @@ def _running_router(command: str, router: Router, behind: Engines, port: int, me
                 if not wait_until_up(router, START_S, lambda: process.poll() is None):
                     output.seek(0)
                     last = (output.read().strip().splitlines() or ["it wrote no output"])[-1]
-                    raise HeadwayError(f"--start: the router serves no request: {last[-300:]}")
+                    raise HeadwayError(f"--start: the router answers no request: {last[-300:]}")
                 yield
             finally:
                 _end(process)

@@ -49,7 +49,7 @@ class Triggers(Struct, frozen=True):
 
     def validate(self, where: str) -> Triggers:
         if self.low is not None and self.high is not None and self.low >= self.high:
-            raise HeadwayError(f"{where}.low: must be below 'high', {self.high:g}, got {self.low:g}.")
+            raise HeadwayError(f"{where}.low: must be below 'high' ({self.high:g}), got {self.low:g}.")
         return self
 
 

@@ -144,7 +144,7 @@ def _bases(suite: Suite, bench: Bench, cases: Sequence[Case]) -> list[dict[str, 
     records = bench.records([PlannedRun(baseline, case) for case in cases])
     for case, record in zip(cases, records, strict=True):
         if record.error is not None:
-            raise HeadwayError(f"baseline: {case.label}: {record.error}")
+            raise HeadwayError(f"baseline: the baseline fails in {case.label}: {record.error}")
     for case, record in zip(cases, records, strict=True):
         for objective in suite.objectives:
             if objective.value(record.figures) is None:

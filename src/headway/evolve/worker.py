@@ -99,7 +99,9 @@ class Zygote:
 
     def __init__(self) -> None:
         if not hasattr(os, "fork"):
-            raise HeadwayError(f"{WHERE}: need fork, which {sys.platform} does not have. Use Linux or macOS.")
+            raise HeadwayError(
+                f"{WHERE}: the system call fork is needed, but {sys.platform} has none. Use Linux or macOS."
+            )
         self.place = -1
         self.until = 0.0
         self._received = bytearray()

@@ -30,7 +30,7 @@ def too_few(trials: Trials) -> HeadwayError:
         if not trials.meets(idle):
             alone = f"Even at 1/{less} of the load, where requests hardly wait for each other"
             misses = _describe_misses(trials, trials.of(idle)[-1])
-            return HeadwayError(f"slo: no number of replicas meets it. {alone}, {misses}. Relax the SLO.")
+            return HeadwayError(f"slo: no number of replicas meets the SLO. {alone}, {misses}. Relax the SLO.")
     size = space.describe(top.counts)
     misses = _describe_misses(trials, run)
     return HeadwayError(f"max: {size} do not meet the SLO: {misses}. Allow more replicas, or relax the SLO.")
@@ -52,8 +52,10 @@ def too_much(trials: Trials, counts: Counts) -> HeadwayError:
     runs = {load: trials.of(Candidate(counts, load))[-1] for load in loads}
     lowest = next((load for load, run in runs.items() if run["requests"]["completed"] >= SAMPLE), loads[0])
     misses = _describe_misses(trials, runs[lowest])
-    least = f"not even at {trials.load.describe(lowest)}"
-    return HeadwayError(f"slo: this cluster meets it at no load, {least}: {misses}. Relax the SLO, or add replicas.")
+    least = trials.load.describe(lowest)
+    return HeadwayError(
+        f"slo: this cluster does not meet the SLO at any load. At {least}, {misses}. Relax the SLO, or add replicas."
+    )
 
 
 def _describe_misses(trials: Trials, run: Json) -> str:

@@ -107,7 +107,9 @@ def _pools(scenario: Scenario, most: int) -> list[Pool]:
             # A disaggregated deployment needs both of its pools.
             low = max(0 if several and not role else 1, struck.get(id, 0))
             if low > most:
-                raise HeadwayError(f"max: is {most}, but a fault strikes replica {low - 1} of {id}. Raise it.")
+                raise HeadwayError(
+                    f"max: must be at least {low}, because a fault strikes replica {low - 1} of {id}; got {most}."
+                )
             price = half.tp * half.card().usd_per_hour
             pools.append(Pool(id, name, role, half.tp, price, half.instances, low, most, deployment.names()))
     return pools

@@ -159,7 +159,10 @@ class Config(Struct, frozen=True, kw_only=True):
         if not self.backends and self.etcd is None and self.admin is None:
             raise HeadwayError("backends: name at least one engine, as in {a: {url: http://10.0.0.7:8000}}.")
         if len(self.backends) > self.max_backends:
-            raise HeadwayError(f"backends: {len(self.backends)} engines exceed `max_backends`, {self.max_backends}.")
+            raise HeadwayError(
+                f"backends: the file lists {len(self.backends)} engines, but `max_backends` is {self.max_backends}. "
+                "Raise it."
+            )
         return self if self.canary is None else replace(self, policies={**self.policies, CANARY: self.canary})
 
     @classmethod

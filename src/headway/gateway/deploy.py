@@ -76,7 +76,10 @@ class GatewayFile:
         """Return the start and end offsets of a key's lines, and the comment after its value; None if absent."""
         root = yaml.compose(text, yaml.SafeLoader)
         if not isinstance(root, yaml.MappingNode) or root.flow_style:
-            raise HeadwayError(f"{self.path}: cannot change a file in braces. Write each key on a separate line.")
+            raise HeadwayError(
+                f"{self.path}: the file is one mapping in braces, which Headway cannot change. "
+                "Write each key on a separate line."
+            )
         entry = next(((name, value) for name, value in root.value if name.value == key), None)
         if entry is None:
             return None
@@ -201,7 +204,8 @@ class AdminApi:
                 return f"version {status['version']} is in force at {self.url}"
             if time.monotonic() > until:
                 raise HeadwayError(
-                    f"{self.url}: after {wait_s:g} s, version {status['version']} is in force. See the gateway's log."
+                    f"{self.url}: the new policies are not in force after {wait_s:g} s; "
+                    f"version {status['version']} still decides. See the gateway's log."
                 )
             time.sleep(LOOK_S)
 

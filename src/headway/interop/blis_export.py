@@ -34,7 +34,10 @@ class _Share(Struct, frozen=True):
 
 def export_workload(workload: WorkloadSpec, seed: int = 0) -> Translation:
     if workload.trace is not None:
-        raise HeadwayError("workload.trace: is not a specification. Write a TraceV2 with `headway export blis TRACE`.")
+        raise HeadwayError(
+            "workload.trace: a BLIS specification cannot replay a trace. "
+            "Write a TraceV2 with `headway export blis TRACE`."
+        )
     notes: list[str] = []
     senders = workload.senders()
     rates = [tenant.rate for tenant in senders if tenant.rate is not None]
@@ -70,7 +73,8 @@ def _clients(tenant: Tenant, total: Fraction, notes: list[str]) -> list[Json]:
     if len(shares) > 1:
         if tenant.rate is None or tenant.arrival.process != "poisson":
             raise HeadwayError(
-                f"{tenant.places['prefix']}: several groups become several BLIS clients, which needs Poisson arrivals."
+                f"{tenant.places['prefix']}: several groups become several BLIS clients, so BLIS needs "
+                "Poisson arrivals. Set arrival to poisson."
             )
         notes.append(f"{tenant.name}: its {len(shares)} prefix groups become {len(shares)} clients.")
     return [_client(tenant, share, total, notes) for share in shares]

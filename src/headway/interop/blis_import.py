@@ -123,7 +123,7 @@ def import_workload(document: Any, where: str) -> Translation:
         raise HeadwayError(f"{where}.category: expected language or reasoning, got {shown(spec.category)}.")
     if spec.inference_perf is not None:
         if spec.clients:
-            raise HeadwayError(f"{where}.inference_perf: excludes clients. Remove one of them.")
+            raise HeadwayError(f"{where}.inference_perf: cannot be combined with clients. Remove one of them.")
         workload = _limits(spec, import_stages(spec.inference_perf, f"{where}.inference_perf", notes))
     else:
         workload = _clients(spec, where, notes)

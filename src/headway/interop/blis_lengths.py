@@ -144,7 +144,9 @@ def theirs(spec: Any, where: str, prefix: int, notes: list[str]) -> Json:
     low = 1 if shape.min is None else shape.min
     high = MAX_TOKENS if shape.max is None else shape.max
     if prefix and low <= prefix and kind not in ("constant", "empirical"):
-        raise HeadwayError(f"{where}: may be as short as the prefix of {prefix} tokens. Set a higher min.")
+        raise HeadwayError(
+            f"{where}: the shortest prompt is not longer than the prefix ({prefix} tokens). Set a higher min."
+        )
     if isinstance(shape, shapes.Constant):
         value = min(max(int(shape.value), low), high) - prefix
         _longer(value, where, prefix)

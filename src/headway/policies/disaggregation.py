@@ -273,7 +273,7 @@ def make_pairing(routing: Any, instances: Sequence[InstanceView]) -> Any:
         other = deepcopy(routing)
     except Exception as error:
         problem = f"{PLACE}: {type(routing).__name__} cannot be copied for the prefill half: {one_line(error)}"
-        raise HeadwayError(f"{problem}. Give the class or the name, or a policy that chooses pairs.") from error
+        raise HeadwayError(f"{problem}. Pass the policy's class or name, or a policy that chooses pairs.") from error
     return Pairing(other, routing, Always())
 
 

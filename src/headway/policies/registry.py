@@ -327,11 +327,11 @@ def make(entry: Entry, parameters: dict[str, Any], where: str) -> Any:
     except HeadwayError as error:  # the message may not name the location of the parameters
         raise error if str(error).startswith("policies.") else HeadwayError(f"{where}: {error}") from None
     except (TypeError, AttributeError) as error:
-        raise HeadwayError(f"{where}: {entry.name!r} could not be made: {one_line(error, kind=False)}.") from error
+        raise HeadwayError(f"{where}: {entry.name!r} could not be created: {one_line(error, kind=False)}.") from error
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) or not outside(entry.make):
             raise
-        raise HeadwayError(f"{where}: {entry.name!r} could not be made: {one_line(error)}.") from error
+        raise HeadwayError(f"{where}: {entry.name!r} could not be created: {one_line(error)}.") from error
     check_methods(entry.stage, policy, where)
     return policy
 
@@ -340,7 +340,9 @@ def _label(policy: Any, entry: Entry) -> None:
     try:
         policy.entry = entry
     except (AttributeError, TypeError):
-        raise HeadwayError(f"{entry.name!r} takes no attributes. Remove __slots__, slots and frozen.") from None
+        raise HeadwayError(
+            f"{entry.name!r} does not let Headway set attributes. Remove __slots__, slots and frozen."
+        ) from None
 
 
 def outside(cls: type) -> bool:

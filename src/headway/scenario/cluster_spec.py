@@ -300,9 +300,14 @@ def _check(pool: E, keys: Json, where: str) -> E:
 def _check_bounds(pool: Engines, where: str) -> None:
     low, high = pool.bounds()
     if low > pool.instances:
-        raise HeadwayError(f"{where}.min_replicas: is {low}, above the {pool.instances} instances at the start.")
+        raise HeadwayError(
+            f"{where}.min_replicas: must be at most {pool.instances}, the number of instances at the start, got {low}."
+        )
     if high < pool.instances:
-        raise HeadwayError(f"{where}.max_replicas: is {high}, below the {pool.instances} instances at the start.")
+        raise HeadwayError(
+            f"{where}.max_replicas: must be at least {pool.instances}, "
+            f"the number of instances at the start, got {high}."
+        )
     if pool.scaling is not None:
         registry.build("scaling", pool.scaling, f"{where}.scaling")
 
@@ -329,7 +334,7 @@ def _deployments(sections: Any, cluster: Cluster) -> dict[str, Deployment]:
         deployment = _check(deployment, keys, where)
         other, shape = shapes.setdefault(deployment.shape().name, (name, deployment.shape()))
         if shape != deployment.shape():
-            wrong = f"{shown(shape.name)} is also the model of the deployment {shown(other)}, with other figures"
+            wrong = f"{shown(shape.name)} is also the model of the deployment {shown(other)}, with a different shape"
             right = "give this model another 'name', and list the names that clients use under 'serves'"
             raise HeadwayError(f"{where}.model: {wrong}; {right}.")
         if not all(deployment.serves):

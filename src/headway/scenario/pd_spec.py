@@ -60,5 +60,7 @@ def check_shared(kvs: dict[str, Kv], where: str) -> None:
             wrong = f"{where}.decode.kv.tiers.{name}: prefill and decode share this store, but describe it differently"
             raise HeadwayError(f"{wrong}; set it once, as {where}.kv.tiers.{name}.")
         if len({kv.eviction for kv in kvs.values()}) > 1:
-            wrong = f"{where}.decode.kv.eviction: prefill and decode share the {name} tier, which evicts in one order"
+            wrong = (
+                f"{where}.decode.kv.eviction: prefill and decode share the {name} tier, so both need the same eviction"
+            )
             raise HeadwayError(f"{wrong}; set it once, as {where}.kv.eviction.")

@@ -77,7 +77,7 @@ def _each(value: Any, change: Change, key: object = None) -> Any:
         for name, item in value.items():
             changed = _name(name, change) if isinstance(name, str) else name
             if changed in document:
-                raise HeadwayError(f"{cut(changed)}: appears twice in one mapping, as two names; keep one of them.")
+                raise HeadwayError(f"{cut(changed)}: the mapping has two names for the same file; keep one of them.")
             document[changed] = _each(item, change, name)
         return document
     if isinstance(value, list | tuple):

@@ -130,7 +130,9 @@ def base_rate(arrival: Arrival, rate: Fraction | None, where: str = "arrival") -
     For a trace without a rate, return None."""
     if arrival.interval is not None:
         if rate is not None:
-            raise HeadwayError(f"{where}.interval: follows from the rate and the size. Remove either this or the rate.")
+            raise HeadwayError(
+                f"{where}.interval: the rate and the size already give the interval. Remove this key or the rate."
+            )
         assert arrival.size is not None
         return Fraction(arrival.size * PS_PER_SECOND, duration_ps(arrival.interval, f"{where}.interval"))
     if rate is None and arrival.process != "trace":

@@ -65,5 +65,7 @@ def read_closed_loop(keys: Json, place: dict[str, str]) -> ClosedLoop | None:
     loop = read(ClosedLoop, keys["closed_loop"], place["closed_loop"])
     for name in OPEN:
         if name in keys and keys[name] != "normal":
-            raise HeadwayError(f"{place[name]}: is not valid with a closed loop, in which sessions follow each other.")
+            raise HeadwayError(
+                f"{place[name]}: is not valid with a closed loop, because users set the load. Remove it."
+            )
     return loop

@@ -79,9 +79,9 @@ def parse(spec: object, where: str) -> dict[str, Any]:
         if name not in figures:
             raise HeadwayError(f"{where}: {name!r} is missing.")
     if figures.get("mean") == 0:
-        raise HeadwayError(f"{where}.mean: must be greater than zero.")
+        raise HeadwayError(f"{where}.mean: must be greater than zero, got 0.")
     if figures.get("min", 0) > figures.get("max", MAX_US):
-        raise HeadwayError(f"{where}.min: is above the max.")
+        raise HeadwayError(f"{where}.min: must be at most max.")
     if "weights" in figures:
         check_weights(figures["weights"], len(figures["values"]), "values", f"{where}.weights")
     return figures

@@ -78,7 +78,7 @@ class Diurnal(Profile, frozen=True, tag="diurnal"):
             raise HeadwayError(f"{where}.period: must be at least 1ms, got {shown(self.period)}.")
         low, high = multiplier(self.low, f"{where}.low"), multiplier(self.high, f"{where}.high")
         if high < low:
-            raise HeadwayError(f"{where}.high: must be at least 'low', {self.low:g}, got {self.high:g}.")
+            raise HeadwayError(f"{where}.high: must be at least 'low' ({self.low:g}), got {self.high:g}.")
         peak = Fraction(microseconds(self.peak_at, f"{where}.peak_at"), half) % 2
         # Rounding to millionths hides differences between machines. The second half of the samples is the negative of
         # the first half, so that the mean is exact.
@@ -153,7 +153,7 @@ class Ramp(Repeatable, frozen=True, tag="ramp"):
         first, last = multiplier(self.from_, f"{where}.from"), multiplier(self.to, f"{where}.to")
         start, end = microseconds(self.start, f"{where}.start"), microseconds(self.end, f"{where}.end")
         if end <= start:
-            raise HeadwayError(f"{where}.end: must be later than 'start', {self.start}, got {shown(self.end)}.")
+            raise HeadwayError(f"{where}.end: must be later than 'start' ({self.start}), got {shown(self.end)}.")
         return [Piece(0, start, first, first), Piece(start, end, first, last)], last
 
 
@@ -197,7 +197,7 @@ class Segments(Repeatable, frozen=True, tag="segments"):
                 wrong = f"must not be before the end of the previous segment, {self.segments[number - 1].end}"
                 raise HeadwayError(f"{place}.start: {wrong}, got {shown(entry.start)}.")
             if end <= start:
-                raise HeadwayError(f"{place}.end: must be later than 'start', {entry.start}, got {shown(entry.end)}.")
+                raise HeadwayError(f"{place}.end: must be later than 'start' ({entry.start}), got {shown(entry.end)}.")
             level = multiplier(entry.multiplier, f"{place}.multiplier")
             pieces += [Piece(since, start, ONE, ONE), Piece(start, end, level, level)]
             since = end

@@ -169,7 +169,9 @@ class Replay:
                 source.pause_ps = duration_ps(starts.pause, f"{PLACE}.starts.pause")
             return Sessions([source])
         if users is not None:
-            raise HeadwayError(f"{PLACE}.starts.users: users wait for sessions to end. Set replay: think.")
+            raise HeadwayError(
+                f"{PLACE}.starts.users: a user starts a session when the last one has ended. Set replay: think."
+            )
         if retry.max:
             return Sessions([Source(self._single_turns(), retry, self._clock.stop_ps, timeout_ps=timeout_ps)])
         return OpenLoop(with_deadlines(self._requests(), timeout_ps))

@@ -136,5 +136,7 @@ def read_starts(spec: TraceSpec) -> Starts:
     if starts.pause is not None:
         duration_ps(starts.pause, f"{where}.pause")
     if spec.replay == "timestamps":
-        raise HeadwayError(f"{where}.users: users wait for sessions to end, but timestamps do not. Set a rate.")
+        raise HeadwayError(
+            f"{where}.users: is not valid with replay: timestamps. Set a rate instead, or set replay: think."
+        )
     return starts

@@ -92,7 +92,7 @@ class Fleet:
         check_models(named, "backends")
         if len(named) > len(self.backends):
             raise HeadwayError(
-                f"backends: {len(named)} engines exceed `max_backends`, {len(self.backends)}. "
+                f"backends: there are {len(named)} engines, but `max_backends` is {len(self.backends)}. "
                 "Raise `max_backends` and restart the gateway."
             )
         self.sources = sources

@@ -44,7 +44,9 @@ class HandoverSettings(Struct, frozen=True):
 
     def validate(self, where: str) -> HandoverSettings:
         if self.tls is not None and self.protocol != "kvd":
-            raise HeadwayError(f"{where}.tls: applies to protocol kvd only, and the protocol is {self.protocol}.")
+            raise HeadwayError(
+                f"{where}.tls: is valid only with protocol kvd, but the protocol is {self.protocol}. Remove it."
+            )
         return self
 
     @property

@@ -76,7 +76,10 @@ class Settings(Struct, frozen=True):
         settings = read(cls, dict(data), "")
         if settings.held_bytes > settings.ram:
             ram = shown(data.get("ram", "1GiB"))
-            raise HeadwayError(f"held: {shown(data['held'])} is more than 'ram' ({ram}), of which it is a part.")
+            raise HeadwayError(
+                f"held: {shown(data['held'])} is more than 'ram' ({ram}). "
+                "Held blocks use a part of 'ram'; lower 'held'."
+            )
         limits, written = settings.limits, data.get("limits") or {}
         if limits.frame > 2**32 - 1:
             raise HeadwayError(f"limits.frame: must be below 4GiB, got {shown(written['frame'])}.")

@@ -304,7 +304,7 @@ def _read_reply(endpoint: str, path: str, answer: bytes) -> _Reply:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         reply = _Reply()
     if reply.header is None and reply.result is None:
-        raise EtcdError(f"etcd: {endpoint} returned an answer to /v3/{path} that is not etcd's.")
+        raise EtcdError(f"etcd: {endpoint} returned an invalid answer to /v3/{path}. Check that etcd listens there.")
     return reply
 
 

@@ -244,7 +244,9 @@ def _blocks(request: Request, size: int, place: str) -> Sequence[tuple[int, int]
     count = 0
     for first, length in blocks:
         if not (0 <= first <= MAX_ID and 1 <= length <= MAX_LENGTH):
-            raise HeadwayError(f"{place}: {name} has the run [{first}, {length}], but ids and counts are positive.")
+            raise HeadwayError(
+                f"{place}: {name} has the run [{first}, {length}], but ids must be at least 0 and counts at least 1."
+            )
         count += length
     check_count(count, request.prompt, size, True, name, place)
     return blocks

@@ -64,7 +64,9 @@ def _times(records: Iterator[Record], rate: Fraction, where: str) -> Iterator[Re
 def _length(tokens: int, by: Fraction, place: str) -> int:
     length = max(min(1, tokens), multiply(tokens, by))
     if length > MAX_LENGTH:
-        raise HeadwayError(f"{place}: turns {tokens} tokens into {length}, above the limit of {MAX_LENGTH}. Lower it.")
+        raise HeadwayError(
+            f"{place}: this factor makes {length} tokens of {tokens}; the limit is {MAX_LENGTH}. Lower the factor."
+        )
     return length
 
 
