@@ -139,9 +139,9 @@ def test_sjf_is_the_shortest_prompt_first() -> None:
 
 
 def test_what_changes_no_decision_is_noted() -> None:
-    said = notes(priority={"policy": "slo-based"}, admission={"slo_targets": {"critical": 5}, "gaie_kv_threshold": 0.5})
+    text = notes(priority={"policy": "slo-based"}, admission={"slo_targets": {"critical": 5}, "gaie_kv_threshold": 0.5})
     for word in ("slo-based is ignored", "slo_targets is ignored", "gaie_kv_threshold is ignored: always-admit"):
-        assert word in said
+        assert word in text
     assert not notes(priority={"policy": "constant"}, scheduler="fcfs", preemption={"policy": "fcfs"})
 
 

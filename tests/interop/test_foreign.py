@@ -27,7 +27,7 @@ def test_a_specification_of_blis_runs_as_it_is(headway: Run) -> None:
     assert "the client's id nightly is ignored" in notes
 
 
-def test_so_it_does_with_a_policy_bundle_of_blis(headway: Run) -> None:
+def test_a_specification_runs_with_a_policy_bundle_of_blis(headway: Run) -> None:
     files = (f"{FILES}/blis_workload.yaml", "--policy-config", f"{FILES}/blis_policies.yaml")
     result, notes = summary(headway, *files, "--set", "workload.requests=40")
     assert result["requests"]["arrived"] == 40

@@ -11,7 +11,7 @@ import yaml
 
 from conftest import Run
 from headway.errors import HeadwayError
-from headway.interop.routesim_import import import_config
+from headway.interop.routesim_import import ALGORITHMS, import_config
 from headway.scenario.scenario import Scenario
 
 HEAD = '[simulation]\nname = "small"\nseed = 5\nwarmup_requests = 2\n'
@@ -108,16 +108,11 @@ def test_prefill_and_decode_backends_become_halves_with_the_same_transfer(headwa
     assert headway("run", "s.yaml", "--json", cwd=tmp_path).returncode == 0
 
 
-@pytest.mark.parametrize("algorithm", ["round_robin", "least_outstanding", "least_kv", "prefix_aware"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_algorithms_have_policies_of_the_same_name(tmp_path: Path, algorithm: str) -> None:
     result = import_config(write(tmp_path), algorithm, folder=tmp_path).document
     Scenario.load({**result, "workload": {"requests": 1, "rate": "1/s"}})
     assert result["policies"]["routing"] == algorithm.replace("_", "-")
-
-
-@pytest.mark.parametrize("algorithm", ["prefix_overlap", "session_affinity", "cost_escalation"])
-def test_the_other_algorithms_too(tmp_path: Path, algorithm: str) -> None:
-    test_algorithms_have_policies_of_the_same_name(tmp_path, algorithm)
 
 
 @pytest.mark.parametrize(("tokens", "size"), [(70, 16), (1500, 512)])
