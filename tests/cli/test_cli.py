@@ -626,7 +626,7 @@ def test_a_routing_policy_without_a_name_is_told(scenario: str, capsys: pytest.C
 def test_progress_is_a_line_now_and_then_where_stderr_is_no_terminal(
     headway: Run, scenario: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.report.progress.LINE_S", 0.0)
+    monkeypatch.setattr("headway.display.progress.LINE_S", 0.0)
     monkeypatch.setenv("HEADWAY_PROGRESS", "on")
     lines = headway("run", scenario).stderr.splitlines()
     assert lines and all(re.fullmatch(r"headway: [\d,]+/60 requests, 0:00:0\d so far", line) for line in lines)
@@ -668,7 +668,7 @@ def test_bash_completes_a_verb(headway: Run, tmp_path: Path) -> None:
 def test_a_progress_bar_is_for_a_terminal_and_never_in_the_result(
     headway: Run, scenario: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.report.progress.PATIENCE_S", 0.0)
+    monkeypatch.setattr("headway.display.progress.PATIENCE_S", 0.0)
     verb, *options = words
     quiet = headway(verb, scenario, *options)
     assert not quiet.stderr

@@ -246,3 +246,38 @@ def test_mistakes_are_sentences(headway: Run, options: list[str], why: str) -> N
         and "Traceback" not in completed.stderr
         and not completed.stdout
     )
+
+
+def drawn(chart: Any) -> list[dict[str, Any]]:
+    """Return the rows of a chart."""
+    [rows] = chart.to_dict()["datasets"].values()
+    return list(rows)
+
+
+def test_a_search_shows_itself_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("altair", reason="the extra `notebook` is not installed")
+    train = {"a": 0.3, "b": 0.2, "c": 0.1}
+    held = {**BUILTINS, "a": flat(50), "b": flat(80), "c": flat(10)}
+    result = concluded(monkeypatch, train, {"a": 0.0, "b": 0.2, "c": 0.1}, held)
+    assert len(repr(result).splitlines()) < 40 and "Held out" in repr(result) and "<table>" in result._repr_html_()
+    columns = result.columns()
+    assert columns["name"] == ["a", "b", "c"] and columns["winner"] == [False, True, False]
+    assert columns["primary"] == pytest.approx([0.3, 0.2, 0.1], abs=0.02)
+    assert list(result.to_pandas()["name"]) == columns["name"]
+    [best] = {row["best"] for row in drawn(result.plot("search"))}
+    assert best == pytest.approx(0.3, abs=0.02)
+    assert len(drawn(result.plot("front"))) == 3
+    bars = drawn(result.plot("held-out"))
+    assert bars[0]["name"] == "b" and all(bar["low"] <= bar["value"] <= bar["high"] for bar in bars)
+
+
+def test_an_evaluation_shows_itself_in_a_notebook() -> None:
+    pytest.importorskip("altair", reason="the extra `notebook` is not installed")
+    result = evaluation(flat(80), rule("a"))
+    assert len(repr(result).splitlines()) < 40 and "prefixes" in result._repr_html_()
+    assert result.columns()["gains.primary"] == pytest.approx(
+        [1 - value / 100 for each in flat(80).values() for value in each]
+    )
+    assert [bar["name"] for bar in drawn(result.plot())] == ["plain", "prefixes"]
+    failed = Evaluation(False, "plain, seed 1: it broke.", result.fitness, [], "", "id")
+    assert "it broke" in repr(failed)

@@ -20,10 +20,10 @@ import headway
 from command_line import interruptible
 from conftest import COMMAND, SOURCE, Run
 from headway import HeadwayError
+from headway.display.progress import SweepProgress
 from headway.experiment import sweep as module
 from headway.experiment.grid import axes, points
 from headway.experiment.paired import HEADLINE
-from headway.report.progress import SweepProgress
 from headway.results import store, study
 from headway.results.ranking import value
 from headway.scenario.scenario import Scenario
@@ -52,11 +52,11 @@ class Counted:
         self.simulate = headway.simulate
         monkeypatch.setattr(module, "simulate", self)
 
-    def __call__(self, resolved: dict[str, Any], trace: str) -> headway.Result:
+    def __call__(self, resolved: dict[str, Any], trace: str, progress: bool) -> headway.Result:
         if len(self.runs) == self.last:
             raise KeyboardInterrupt
         self.runs.append(resolved)
-        return self.simulate(resolved, trace=trace)
+        return self.simulate(resolved, trace=trace, progress=progress)
 
 
 # --- what is varied ---------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def test_a_grid_has_every_combination_the_last_key_fastest() -> None:
     ],
 )
 def test_a_mistake_is_told_before_anything_runs(vary: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "simulate", lambda *_: pytest.fail("simulated"))
+    monkeypatch.setattr(module, "simulate", lambda *_, **__: pytest.fail("simulated"))
     with pytest.raises(HeadwayError) as caught:
         headway.sweep(SCENARIO, vary)
     assert message in str(caught.value)
@@ -178,7 +178,7 @@ def verdict_of(shares: list[float], vary: list[str], monkeypatch: pytest.MonkeyP
         def summary(self) -> dict[str, Any]:
             return {**summary, "slo": {**summary["slo"], "goodput_ratio": next(settings)}}
 
-    monkeypatch.setattr(module, "simulate", lambda resolved, trace: Told())
+    monkeypatch.setattr(module, "simulate", lambda resolved, trace, progress: Told())
     return headway.sweep({**SCENARIO, **changed}, vary, workers=1).verdict
 
 
@@ -382,7 +382,7 @@ def test_the_command_line_says_how_many_runs_there_are_and_were(headway: Run, tm
 
 def test_progress_tells_what_was_reused_and_how_long_the_rest_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr("headway.report.progress.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("headway.display.progress.time.monotonic", lambda: clock[0])
     sentence: list[str] = []
     progress = SweepProgress(sentence.append, Path("out"))
     progress(4, 20, 4)

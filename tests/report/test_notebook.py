@@ -17,6 +17,11 @@ from msgspec.structs import replace
 import headway
 from headway.display.displayed import Displayed
 from headway.errors import HeadwayError
+from headway.experiment.engine_fit import EngineFit
+from headway.experiment.linear_fit import LinearFit
+from headway.latency.calibration import PhaseError
+from headway.latency.gpus import read_gpu
+from headway.latency.profiles import read_profile
 
 SCENARIO: dict[str, Any] = {
     "name": "small",
@@ -43,6 +48,9 @@ def results(run: headway.Result, tmp_path_factory: pytest.TempPathFactory) -> di
     trace = folder / "trace.jsonl"
     policies = ["round-robin", "least-loaded"]
     vary = ["workload.rate=10..20:10", "policies.routing=round-robin,random"]
+    errors = headway.validate(run, run)
+    constants = read_profile("h200", read_gpu("h200", "gpu"), "gpu").constants
+    phases = (PhaseError("decode", 9, 0.01, 0.02, 0.1), PhaseError("prefill", 8, 0.02, 0.03, 0.2))
     return {
         "run": run,
         "findings": run.findings(),
@@ -53,7 +61,10 @@ def results(run: headway.Result, tmp_path_factory: pytest.TempPathFactory) -> di
         "plan": headway.plan(SCENARIO, "ttft_p99<=1s", seeds=1, points=2, workers=1),
         "explanation": headway.explain(run, 5, workers=1),
         "counterfactuals": headway.counterfactuals(run, 2, workers=1),
-        "validation": headway.validate(run, run),
+        "validation": errors,
+        "fit": EngineFit("", 0.5, 1.1, 3, errors, errors),
+        "linear-fit": LinearFit({"model": "linear", "decode_step": "1ms"}, "", 3, errors, errors),
+        "calibration": headway.Calibration("h200", constants, phases, 68, (1, 512), (128, 2048), ("llama-3.1-8b",)),
         "preview": headway.preview(SCENARIO, requests=20),
         "written": headway.write_workload(SCENARIO, trace),
         "trace": headway.inspect_trace(trace),
@@ -66,7 +77,8 @@ def results(run: headway.Result, tmp_path_factory: pytest.TempPathFactory) -> di
 
 KINDS = [
     "run", "findings", "comparison", "seeds", "controls", "sweep", "plan", "explanation", "counterfactuals",
-    "validation", "preview", "written", "trace", "converted", "profiles", "profile", "check",
+    "validation", "fit", "linear-fit", "calibration", "preview", "written", "trace", "converted", "profiles", "profile",
+    "check",
 ]  # fmt: skip
 WITHOUT_CHARTS = ("findings", "written", "converted", "check")  # this run has no findings
 

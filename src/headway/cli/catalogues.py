@@ -107,11 +107,11 @@ def calibrate(
 
     The measurements are step times, or with --scenario a recorded run. Prints the held-out error.
     """
+    from headway.display.progress import Bar
     from headway.experiment.calibrate import HOST
     from headway.experiment.calibrate import calibrate as fit_steps
     from headway.experiment.engine_fit import calibrate_run
     from headway.report import validation
-    from headway.report.progress import Bar
 
     example = shlex.join(["headway", "hardware", "show", str(output)])
     if scenario is not None:

@@ -54,11 +54,11 @@ def compare(
     as_json: AsJson = False,
 ) -> Page | Json:
     """Compare policies on a scenario and rank them."""
+    from headway.display.progress import Bar
     from headway.experiment.compare import compare as compare_policies
     from headway.experiment.contenders import ALL, contenders
     from headway.experiment.notes import note_idle_autoscaler, note_lost_prefixes, note_missed_faults, note_unmeasured
     from headway.report.comparison import comparison_report
-    from headway.report.progress import Bar
 
     options = choice.routing()
     if policies is not None and options and stage == "routing":
@@ -102,10 +102,10 @@ def controls(scenario: ScenarioFile = None, /, *, choice: Choice = AS_IT_IS, as_
 
     They are lmetric, load-only, sticky, unified and capped (B3).
     """
+    from headway.display.progress import Bar
     from headway.experiment.controls import controls as run_controls
     from headway.experiment.notes import note_unmeasured
     from headway.report.controls import report
-    from headway.report.progress import Bar
 
     option = next(iter(choice.routing()), None)
     if option is not None:
@@ -147,8 +147,8 @@ def sweep(
 
     Prints a row for each point, and up to which load or size the SLO holds.
     """
+    from headway.display.progress import SweepProgress
     from headway.experiment.sweep import sweep as run_sweep
-    from headway.report.progress import SweepProgress
     from headway.report.sweep import report
 
     if trace != "minimal" and output is None:
@@ -199,9 +199,9 @@ def plan(
     as_json: AsJson = False,
 ) -> Page | Json:
     """Find the cheapest cluster for an SLO, or its highest load."""
+    from headway.display.progress import Bar
     from headway.experiment.plan import plan as make
     from headway.report import plan as pages
-    from headway.report.progress import Bar
 
     if output is not None:
         pages.check(output)

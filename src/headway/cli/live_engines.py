@@ -118,8 +118,8 @@ def load(
         from headway.load.asking import Ask
         from headway.load.driver import load as send
         from headway.load.driver import reach
+    from headway.display.progress import Bar
     from headway.report.live_tables import report
-    from headway.report.progress import Bar
     from headway.results import store
 
     if not 1e-6 <= speed <= 1e6:
@@ -174,7 +174,7 @@ def twin(
     with needs("gateway", "twin"):
         from headway.twin.check import twin as run_pairs
         from headway.twin.check import twin_report as report
-    from headway.report.progress import Bar
+    from headway.display.progress import Bar
 
     if speed is not None and not 0 < speed <= 1000:
         raise HeadwayError(f"--speed: must be above 0 and at most 1000, got {speed}.")
@@ -216,7 +216,7 @@ def conformance(
         from headway.conformance.conformance_run import conformance as check
         from headway.conformance.conformance_run import conformance_report as report
         from headway.gateway.settings import address
-    from headway.report.progress import Bar
+    from headway.display.progress import Bar
 
     if not 2 <= engines <= 16:
         raise HeadwayError(f"--engines: must be between 2 and 16, got {engines}.")

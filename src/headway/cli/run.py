@@ -33,16 +33,16 @@ def preview(
     as_json: AsJson = False,
 ) -> Page | Json:
     """Print a workload's rate over time, lengths, sessions and prefix sharing, without simulating it."""
+    from headway.display.progress import Bar
     from headway.experiment.look import preview as describe
     from headway.report import workload_tables as tables
     from headway.report.html import write
-    from headway.report.progress import Bar
 
     if requests < 1:
         raise HeadwayError(f"--requests: must be at least 1, got {requests}.")
     loaded = choice.load(scenario)
     with Bar(None, "drawing requests"):
-        document = describe(loaded, requests=requests)
+        document = describe(loaded, requests=requests, progress=False)
     if html is not None:
         write(html, tables.preview_page(document))
         say(f"wrote {html}")
@@ -61,8 +61,8 @@ def write(
     as_json: AsJson = False,
 ) -> Page | Json:
     """Write the requests that a workload plans as a trace."""
+    from headway.display.progress import Bar
     from headway.experiment.look import write_workload
-    from headway.report.progress import Bar
 
     if requests is not None and requests < 1:
         raise HeadwayError(f"--requests: must be at least 1, got {requests}.")
@@ -130,9 +130,9 @@ def run(
 
 def _run(loaded: Scenario, trace: Trace, counterfactuals: int, output: Path | None, again: bool) -> Result:
     """If the folder already has the run, read and return it. Otherwise simulate the run and write it to the folder."""
+    from headway.display.progress import Bar
     from headway.experiment.counterfactual import counterfactuals as force_others
     from headway.experiment.run import read_run, simulate
-    from headway.report.progress import Bar
     from headway.results import store
 
     result = None if output is None or again else read_run(output, loaded.key(), trace)

@@ -23,9 +23,9 @@ def explain(
 
     Prints what the router believed, what was true, and the outcome on each other instance.
     """
+    from headway.display.progress import Bar
     from headway.experiment.explain import explain as explain_request
     from headway.report.explain import explanation
-    from headway.report.progress import Bar
 
     with Bar(None, "runs with another choice") as progress:
         document = explain_request(run, request, workers=workers, progress=progress.update)
@@ -78,8 +78,8 @@ def report(
 
     The page is one file and needs no network.
     """
+    from headway.display.progress import Bar
     from headway.report.page import report as write
-    from headway.report.progress import Bar
 
     if not runs:
         raise HeadwayError("report: no folder. Name one that `headway run -o` or `headway compare -o` wrote.")

@@ -46,8 +46,8 @@ def inspect(
     as_json: AsJson = False,
 ) -> Page | Json:
     """Print a trace's rate, lengths, burstiness and sessions, and how much a cache could reuse."""
+    from headway.display.progress import Bar
     from headway.experiment.look import inspect_trace
-    from headway.report.progress import Bar
     from headway.report.workload_tables import report, snippet
     from headway.workload.traces.columns import write_columns
 

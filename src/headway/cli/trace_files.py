@@ -103,7 +103,7 @@ class Files:
         """Write a transformed trace, report what its format cannot express, and return the result."""
         import msgspec
 
-        from headway.report.progress import Bar
+        from headway.display.progress import Bar
         from headway.workload.traces.record import Options
         from headway.workload.transforms import make
         from headway.workload.transforms.rewrite import rewrite

@@ -178,5 +178,5 @@ def evolve_with_model(
 def judge(bundles: Sequence[Bundle], suite: Suite, cache: Cache, runner: Runner | None) -> list[Judged]:
     """Evaluate each distinct candidate of an engine once, on the whole train part."""
     candidates = distinct(bundles)
-    evaluations = evaluate_many(candidates, suite.for_search(), cache=cache, runner=runner)
+    evaluations = evaluate_many(candidates, suite.for_search(), cache=cache, runner=runner, progress=False)
     return [Judged(*pair) for pair in zip(candidates, evaluations, strict=True)]

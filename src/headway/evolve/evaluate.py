@@ -6,6 +6,7 @@ import json
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from headway.config.wording import one_line, shown
+from headway.display.progress import CountProgress, watch
 from headway.errors import HeadwayError
 from headway.evolve.bench import Bench, PlannedRun, Progress, policies_key
 from headway.evolve.cache import Cache, Record
@@ -43,6 +45,7 @@ def evaluate(
     runner: Runner | None = None,
     limits: Limits | None = None,
     told: bool = True,
+    progress: Progress | bool = True,
 ) -> Evaluation:
     """Evaluate a candidate. It is a `Bundle`, the path of a bundle's file, or a bundle as a mapping.
 
@@ -52,7 +55,10 @@ def evaluate(
     worst case runs again with traced decisions, and the summary explains what went wrong in that case.
     """
     loaded = Suite.load(suite)
-    return _evaluate([bundle], loaded, _bench(loaded, cache, runner, limits), part, cases, deadline_s, told)[0]
+    chosen = None if cases is None else tuple(cases)
+    with _watched(progress, 1, loaded, part, chosen) as report:
+        bench = _bench(loaded, cache, runner, limits, report)
+        return _evaluate([bundle], loaded, bench, part, chosen, deadline_s, told)[0]
 
 
 def evaluate_many(
@@ -65,12 +71,22 @@ def evaluate_many(
     runner: Runner | None = None,
     limits: Limits | None = None,
     told: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | bool = True,
 ) -> list[Evaluation]:
     """Evaluate several candidates as `evaluate` does. The runner distributes all runs. `progress` is called after every
     run."""
     loaded = Suite.load(suite)
-    return _evaluate(bundles, loaded, _bench(loaded, cache, runner, limits, progress), part, cases, None, told)
+    chosen = None if cases is None else tuple(cases)
+    with _watched(progress, len(bundles), loaded, part, chosen) as report:
+        bench = _bench(loaded, cache, runner, limits, report)
+        return _evaluate(bundles, loaded, bench, part, chosen, None, told)
+
+
+def _watched(
+    progress: Progress | bool, candidates: int, suite: Suite, part: str, cases: Sequence[Case] | None
+) -> AbstractContextManager[Progress | None]:
+    runs = (candidates + 1) * len(suite.cases(part) if cases is None else cases)  # with the baseline
+    return watch(progress, lambda: CountProgress(runs, "runs"))
 
 
 def _bench(

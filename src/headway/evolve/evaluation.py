@@ -45,7 +45,7 @@ def play(scenario: Json, policies: Json, figures: Sequence[str], explain: bool =
     true, the summary of the run in words. If the candidate fails, return its error instead."""
     try:
         stages: dict[str, Any] = policies
-        result = simulate(scenario, trace="decisions" if explain else "minimal", **stages)
+        result = simulate(scenario, trace="decisions" if explain else "minimal", progress=False, **stages)
         words = summarize(result, max_tokens=SUMMARY_TOKENS, examples=2) if explain else None
         return {"figures": figures_of(result.summary(), figures), "told": words}
     except (HeadwayError, InvariantError) as error:

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, Protocol
 from msgspec import Struct
 
 from headway.config.documents import parse_yaml, read_text, read_yaml
+from headway.display.progress import watch
 from headway.errors import HeadwayError
 from headway.evolve.final import Conclusion, check_rivals, conclude
 from headway.evolve.journal import Journal, digest
@@ -98,11 +99,13 @@ def evolve(
     workers: int | None = None,
     ray: str | None = None,
     output: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool = True,
 ) -> Conclusion:
     """Search on a suite's train part, choose the winner on its validation part, and compare the winner with built-in
     policies on its held-out part. `output` is a folder that stores every batch. If the folder already has a search,
     that search resumes, and has the same result as an uninterrupted search."""
+    from headway.evolve.search_tables import EvolveProgress  # imports the report
+
     plan = plan or Plan()
     chosen = Suite.load(DEFAULT if suite is None else suite)
     searcher = plan.searcher(chosen.for_search())
@@ -111,10 +114,11 @@ def evolve(
         None if output is None else Path(output),
         {"suite": chosen.name, "cases": digest(chosen), **plan.document(chosen)},
     )
-    with runner_of(workers, ray) as runner:
-        search = Search(searcher, chosen, plan.size, journal=journal, runner=runner, progress=progress)
+    folder = None if output is None else Path(output)
+    with watch(progress, lambda: EvolveProgress(folder)) as report, runner_of(workers, ray) as runner:
+        search = Search(searcher, chosen, plan.size, journal=journal, runner=runner, progress=report)
         judged = search.run(evaluations)
-        final = None if progress is None else progress.final
+        final = None if report is None else report.final
         conclusion = conclude(judged, chosen, plan.stages[0], builtins, search.cache, runner, final)
     journal.conclude(conclusion.document(), conclusion.winner)
     return conclusion

@@ -101,7 +101,8 @@ class Adapter:
         return {"Inputs": {"workload": case.label}, "Generated Outputs": scores, "Feedback": explained.summary}
 
     def _evaluate(self, bundle: Bundle, cases: Sequence[Case], explain: bool) -> Evaluation:
-        return evaluate(bundle, self.suite, cases=cases, cache=self.cache, runner=self.runner, told=explain)
+        how: dict[str, Any] = {"cache": self.cache, "runner": self.runner, "told": explain, "progress": False}
+        return evaluate(bundle, self.suite, cases=cases, **how)
 
 
 def templates(suite: Suite, stages: Sequence[str]) -> dict[str, str]:

@@ -179,7 +179,7 @@ def _evaluate_first(task: Task, folder: Path, bundle: Bundle) -> Evaluation:
 
 def _evaluate(task: Task, folder: Path, bundle: Bundle, **how: Any) -> Evaluation:
     # The cache in the folder has the results of other stages and processes.
-    return evaluate(bundle, task.suite, deadline_s=task.deadline_s, cache=folder / task.cache, **how)
+    return evaluate(bundle, task.suite, deadline_s=task.deadline_s, cache=folder / task.cache, progress=False, **how)
 
 
 def metrics(suite: Suite, evaluation: Evaluation | None) -> dict[str, float]:

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from headway.display.progress import Bar
 from headway.evolve.evaluation import Evaluation
 from headway.evolve.final import Conclusion, Contestant, points
 from headway.evolve.fitness import FAILED, Gain, over_baseline, share
@@ -16,7 +17,6 @@ from headway.evolve.selection import SHOWN
 from headway.evolve.texts import readable
 from headway.report.charts import COLOURS, GREY, axis, chart, hints, pareto, ranked_bars
 from headway.report.number_format import GAP, brief
-from headway.report.progress import Bar
 from headway.report.result_view import Figure, View
 from headway.report.sections.sweep_lines import front
 from headway.report.terminal import label_column, table, wrap
@@ -34,9 +34,9 @@ class EvolveProgress(Bar):
         super().__init__(None, "candidates", kept)
         self.best: float | None = None
 
-    def __call__(self, completed: int, total: int, best: float | None) -> None:
+    def __call__(self, finished: int, total: int | None = None, best: float | None = None) -> None:
         self.best = best
-        self.update(completed, total)
+        self.update(finished, total)
 
     def final(self, completed: int, total: int) -> None:
         """Show the number of finished runs on the held-out part."""

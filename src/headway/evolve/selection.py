@@ -133,7 +133,7 @@ def select(
     if not suite.parts.get("validation"):
         return Selection(ahead, dominated, finalists[0], "train", {})
     bundles = [finalist.bundle for finalist in finalists]
-    evaluations = evaluate_many(bundles, suite, "validation", cache=cache, runner=runner)
+    evaluations = evaluate_many(bundles, suite, "validation", cache=cache, runner=runner, progress=False)
     validated = {bundle.id: evaluation for bundle, evaluation in zip(bundles, evaluations, strict=True)}
     winner = min(finalists, key=lambda finalist: _best_first(validated[finalist.bundle.id]))
     return Selection(ahead, dominated, winner, "validation", validated)

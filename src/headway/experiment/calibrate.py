@@ -9,6 +9,7 @@ from typing import Final
 
 from headway.config.documents import write_text
 from headway.config.units import duration_ps
+from headway.display.progress import Bar, watch
 from headway.errors import HeadwayError
 from headway.latency import calibration as steps
 from headway.latency import read_gpu
@@ -24,7 +25,7 @@ def calibrate(
     output: str | Path | None = None,
     host: str = HOST,
     as_of: str | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] | bool = True,
 ) -> steps.Calibration:
     """Fit a profile to the steps of a CSV file, and write it to `output`. The `gpu` (a name or a mapping of figures)
     sets the limits of the fit. `model` is the model of all steps; without it, the file needs a column `shape`."""
@@ -33,8 +34,9 @@ def calibrate(
     if output is not None:
         check(Path(output))
     rounds = count(1)
-    turn = None if progress is None else lambda _number, _loss: progress(next(rounds))
-    fit = steps.calibrate(file, card, model, progress=turn)
+    with watch(progress, lambda: Bar(None, "rounds of the fit")) as report:
+        turn = None if report is None else lambda _number, _loss: report(next(rounds))
+        fit = steps.calibrate(file, card, model, progress=turn)
     if output is not None:
         write_text(output, fit.document(f"steps of {Path(file).name}", as_of or NOT_TOLD, host))
     return fit

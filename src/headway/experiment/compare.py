@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from headway.config.wording import shown, suggest
 from headway.display.displayed import Displayed, columns_of
+from headway.display.progress import Bar, watch
 from headway.errors import HeadwayError
 from headway.experiment.contenders import WHERE, Contender, contenders, copy_for_seed, place_of
 from headway.experiment.jobs import Job, strange
@@ -136,7 +137,7 @@ def compare(
     ray: str | None = None,
     output: str | Path | None = None,
     trace: str = "minimal",
-    progress: Progress | None = None,
+    progress: Progress | bool = True,
 ) -> Comparison:
     """Run a scenario with several policies of a stage and rank the results. Stages are admission, priority, flow,
     routing, scheduler and scaling; the other stages keep the scenario's policies.
@@ -182,8 +183,9 @@ def compare(
     entries = [] if output is None else _begin(Path(output), resolved, chosen, stage, seeds, base)
     folders = [Path(output or ".") / entry["folder"] for entry in entries]
     try:
-        with runner_of(workers, ray) as runner:
-            summaries = run_all(tasks, runner, progress, seeds, folders, trace)
+        unit = "policies" if seeds == 1 else "runs"
+        with watch(progress, lambda: Bar(None, unit)) as report, runner_of(workers, ray) as runner:
+            summaries = run_all(tasks, runner, report, seeds, folders, trace)
     finally:
         if output is not None:
             study.clear_parts(Path(output))
@@ -253,7 +255,7 @@ def with_copies(resolved: Json) -> Json:
 
 def _summary(resolved: Json, policies: Json, folder: Path | None, trace: str) -> Json:
     """Run a scenario in a worker and return its summary. If `folder` is set, write the run to this folder."""
-    result = simulate(resolved, trace="minimal" if folder is None else trace, **policies)
+    result = simulate(resolved, trace="minimal" if folder is None else trace, progress=False, **policies)
     if folder is not None:
         study.save(result, folder)
     return result.summary()

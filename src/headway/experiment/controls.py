@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headway.display.displayed import Displayed, columns_of
+from headway.display.progress import Bar, watch
 from headway.experiment.compare import run_all
 from headway.experiment.contenders import contenders
 from headway.experiment.paired import HEADLINE
@@ -146,7 +147,7 @@ def controls(
     *,
     overrides: str | Iterable[str] = (),
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool = True,
 ) -> Controls:
     """Run a scenario with `lmetric`, `load-only`, `sticky` and `unified`, and again with `lmetric` and at most eight
     turns of each session, on `workers` processes. The scenario's own routing policy is ignored."""
@@ -161,8 +162,8 @@ def controls(
         (_cap_turns(resolved) if control.name == CAPPED else resolved, contender)
         for control, contender in zip(ran, chosen, strict=True)
     ]
-    with runner_of(workers) as runner:
-        runs = run_all(tasks, runner, progress)
+    with watch(progress, lambda: Bar(None, "policies")) as report, runner_of(workers) as runner:
+        runs = run_all(tasks, runner, report)
     summaries = {control.name: summary for control, [summary] in zip(ran, runs, strict=True)}
     return Controls(resolved, summaries, missing)
 

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from headway.display.displayed import Displayed, columns_of
+from headway.display.progress import Bar, watch
 from headway.errors import HeadwayError
 from headway.experiment.jobs import Job
 from headway.experiment.run import prepare, run_prepared
@@ -69,7 +70,7 @@ def counterfactuals(
     alternatives: int | None = 1,
     objective: str | None = None,
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool = True,
 ) -> Counterfactuals:
     """Repeat a run with one decision forced at a time, and return the outcomes in order of time.
 
@@ -94,8 +95,8 @@ def counterfactuals(
         forced = (instances[pair.target]["id"], None if pair.prefill < 0 else instances[pair.prefill]["id"])
         arguments = (result.scenario, decision.request, forced, by)
         jobs.append(Job(f"request {decision.request}", forced_run, arguments))
-    with runner_of(workers) as runner:
-        outcomes: list[Outcome] = run_jobs(runner, jobs, WHERE, progress)
+    with watch(progress, lambda: Bar(None, "runs with another choice")) as report, runner_of(workers) as runner:
+        outcomes: list[Outcome] = run_jobs(runner, jobs, WHERE, report)
     was = value(result.summary(), by)
     return Counterfactuals(
         Counterfactual(

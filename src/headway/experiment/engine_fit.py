@@ -18,6 +18,7 @@ from msgspec.structs import asdict, replace
 from headway.config.documents import write_text
 from headway.config.units import duration_ps
 from headway.display.displayed import Displayed
+from headway.display.progress import Bar, watch
 from headway.errors import HeadwayError
 from headway.experiment.calibrate import NOT_TOLD, check
 from headway.experiment.engine_run import EngineRun, log_error
@@ -70,15 +71,27 @@ def calibrate_run(
     scenario: Source,
     output: str | Path | None = None,
     as_of: str | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] | bool = True,
 ) -> EngineFit | LinearFit:
     """Fit the profile of a scenario to the recorded run of an engine. The scenario replays the engine's requests. If
     the scenario's latency model is `linear`, fit the durations of that model instead."""
     if output is not None:
         check(Path(output))
     loaded = Scenario.load(scenario)
-    if loaded.cluster.latency_section().get("model") == "linear":
-        return fit_linear(recorded, loaded, output, as_of, progress)
+    linear = loaded.cluster.latency_section().get("model") == "linear"
+    fit: Callable[..., EngineFit | LinearFit] = fit_linear if linear else fit_profile
+    with watch(progress, lambda: Bar(None, "runs")) as report:
+        return fit(recorded, loaded, output, as_of, report)
+
+
+def fit_profile(
+    recorded: str | Path,
+    loaded: Scenario,
+    output: str | Path | None = None,
+    as_of: str | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> EngineFit:
+    """Fit the host time and the factor of a scenario's profile."""
     engine = EngineRun(recorded, loaded, progress)
     profile, gpu = _profile(loaded)
     least = log(max(_nearness(profile.constants, gpu), 1e-3))

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from headway.display.displayed import Document, cells, columns_of
+from headway.display.progress import RunProgress, watch
 from headway.errors import HeadwayError
 from headway.experiment.counterfactual import counterfactuals
 from headway.experiment.run import prepare, run_prepared
@@ -28,12 +29,12 @@ class Explanation(Document):
 
 
 def explain(
-    run: str | Path | Result, request: int, *, workers: int | None = None, progress: Progress | None = None
+    run: str | Path | Result, request: int, *, workers: int | None = None, progress: Progress | bool = True
 ) -> Explanation:
     """Return the document that `headway explain` prints. If the run has no traced decisions, Headway simulates it
     again, which gives the same decisions. Then it simulates the run once for every other instance that could serve the
     request."""
-    result = trace_decisions(run if isinstance(run, Result) else Result.load(run))
+    result = trace_decisions(run if isinstance(run, Result) else Result.load(run), progress is True)
     if not 0 <= request < len(result.requests):
         there = f"there are requests 0 to {len(result.requests) - 1}" if len(result.requests) else "the run has none"
         raise HeadwayError(f"request: {there}, got {request}.")
@@ -75,14 +76,16 @@ def explain(
     return document
 
 
-def trace_decisions(result: Result) -> Result:
+def trace_decisions(result: Result, progress: bool = False) -> Result:
     """Return the run with its decisions. If its decisions were not traced, simulate the run again."""
     if result.decisions is not None:
         return result
     if result.key() == "":
         why = "the run has no trace of its decisions, and one of its policies was an object of a program"
         raise HeadwayError(f'Headway cannot repeat the run: {why}. Simulate it with trace="decisions".')
-    return run_prepared(prepare(Scenario.load(result.scenario)), "decisions")
+    prepared = prepare(Scenario.load(result.scenario))
+    with watch(progress, lambda: RunProgress(prepared.scenario.workload.requests)) as report:
+        return run_prepared(prepared, "decisions", progress=report)
 
 
 def _request(facts: Json) -> Json:

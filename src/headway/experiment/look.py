@@ -9,6 +9,7 @@ from msgspec import to_builtins
 
 from headway.config.wording import shown, suggest
 from headway.display.displayed import Document, cells, columns_of
+from headway.display.progress import Bar, watch
 from headway.errors import HeadwayError
 from headway.scenario.scenario import DEFAULT, Scenario, Source
 from headway.workload import inspect as traces
@@ -66,13 +67,20 @@ class WrittenTrace(Document):
         return columns_of([cells(self)])
 
 
-def preview(scenario: Source = DEFAULT, *, requests: int = REQUESTS, overrides: str | Iterable[str] = ()) -> Preview:
+def preview(
+    scenario: Source = DEFAULT,
+    *,
+    requests: int = REQUESTS,
+    overrides: str | Iterable[str] = (),
+    progress: bool = True,
+) -> Preview:
     """Return the figures of a scenario's first `requests`: rate over time, lengths, sessions, reusable prefixes.
     Nothing is simulated: a request that follows an answer arrives as if answers took no time."""
     if requests < 1:
         raise HeadwayError(f"requests: must be at least 1, got {requests}.")
     loaded = Scenario.load(scenario, overrides)
-    figures = look(loaded.workload, loaded.seed.workload, loaded.cluster.default_model(), requests)
+    with watch(progress, lambda: Bar(None, "drawing requests")):
+        figures = look(loaded.workload, loaded.seed.workload, loaded.cluster.default_model(), requests)
     return Preview({"scenario": loaded.name, **figures})
 
 
@@ -90,7 +98,7 @@ def inspect_trace(
     duration: str | None = None,
     columns: Any = None,
     skip_bad: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | bool = True,
 ) -> TraceFigures:
     """Return the figures of a trace file: its shape, its sessions, and its reuse in LRU caches of these `capacities`
     (in blocks of the trace; None means unlimited) with each number of `instances`. A cache uses a prompt's blocks in
@@ -107,11 +115,12 @@ def inspect_trace(
     reader = open_trace(
         source, format, _options(block_tokens, limit, seed, start, duration, columns, skip_bad), "--format"
     )
-    reader.records = Count(progress).over(reader.records)
-    trace = Trace.load(reader)
-    if not len(trace):
-        raise HeadwayError(f"{source.name}: the file has no requests.")
-    return TraceFigures(traces.describe(trace, capacities, instances, order))
+    with watch(progress, lambda: Bar(None, "requests")) as report:
+        reader.records = Count(report).over(reader.records)
+        trace = Trace.load(reader)
+        if not len(trace):
+            raise HeadwayError(f"{source.name}: the file has no requests.")
+        return TraceFigures(traces.describe(trace, capacities, instances, order))
 
 
 def convert_trace(
@@ -128,20 +137,21 @@ def convert_trace(
     duration: str | None = None,
     columns: Any = None,
     skip_bad: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | bool = True,
 ) -> WrittenTrace:
     """Rewrite a trace with `transforms` (as in a scenario: `[{"cap": {"max_turns": 8}}]`) in the format `to`, and
     return the number of requests and what was lost. By default, the target's name determines the format. `columns` and
     `skip_bad` are for a table of your own, as in `inspect_trace`."""
-    counts = rewrite(
-        pathlib.Path(source),
-        pathlib.Path(target),
-        parse(transforms, "transforms"),
-        read_format=format,
-        format=to,
-        options=_options(block_tokens, limit, seed, start, duration, columns, skip_bad),
-        progress=progress,
-    )
+    with watch(progress, lambda: Bar(None, "requests")) as report:
+        counts = rewrite(
+            pathlib.Path(source),
+            pathlib.Path(target),
+            parse(transforms, "transforms"),
+            read_format=format,
+            format=to,
+            options=_options(block_tokens, limit, seed, start, duration, columns, skip_bad),
+            progress=report,
+        )
     return WrittenTrace({"in": str(source), "out": str(target), **to_builtins(counts)})
 
 
@@ -152,7 +162,7 @@ def write_workload(
     overrides: str | Iterable[str] = (),
     to: str | None = None,
     requests: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool = True,
 ) -> WrittenTrace:
     """Write the requests that a scenario's workload plans as a trace: all requests, or the first `requests`.
 
@@ -165,7 +175,8 @@ def write_workload(
     reader = planned_trace(loaded.workload.plan(loaded.seed.workload, loaded.cluster.default_model()), loaded.name)
     if requests is not None:
         reader.records = islice(reader.records, requests)
-    counts = write_trace(reader, pathlib.Path(target), source=loaded.name, format=to, progress=progress)
+    with watch(progress, lambda: Bar(requests, "requests")) as report:
+        counts = write_trace(reader, pathlib.Path(target), source=loaded.name, format=to, progress=report)
     return WrittenTrace({"scenario": loaded.name, "out": str(target), **to_builtins(counts)})
 
 

@@ -11,6 +11,7 @@ from msgspec import Struct, to_builtins
 
 from headway.config.wording import join_words, shown, suggest
 from headway.display.displayed import Displayed, cells, columns_of
+from headway.display.progress import Bar, watch
 from headway.errors import HeadwayError
 from headway.experiment.bracket import Mixes, highest
 from headway.experiment.load_levels import Load, load_of
@@ -175,7 +176,7 @@ def plan(
     every: bool = False,
     overrides: str | Iterable[str] = (),
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool = True,
 ) -> Plan:
     """Find the fewest replicas, or the cheapest mix of deployments, that meet an SLO at the scenario's load
     (`find="replicas"`), or the highest load that its cluster sustains (`find="load"`).
@@ -192,7 +193,10 @@ def plan(
     bounds = targets(slo, loaded)
     if find == "load" and load.why_not is not None:
         raise HeadwayError(load.why_not)
-    with Trials(space, load, bounds, seeds, workers, progress) as trials:
+    with (
+        watch(progress, lambda: Bar(None, "runs")) as report,
+        Trials(space, load, bounds, seeds, workers, report) as trials,
+    ):
         return _Planner(loaded, find, trials, tolerance, points, every).run()
 
 

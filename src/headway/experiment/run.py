@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from headway import __version__
 from headway.config.wording import one_line, shown, suggest
 from headway.control.journal import UNFORCED, Forced
+from headway.display.progress import RunProgress, watch
 from headway.errors import HeadwayError
 from headway.experiment.engines import engines
 from headway.experiment.life import autoscaler, life_setup
@@ -89,7 +90,7 @@ def simulate(
     scheduler: Any = None,
     scaling: Any = None,
     trace: str = "minimal",
-    progress: Progress | None = None,
+    progress: Progress | bool = True,
     explain: Explain | None = None,
 ) -> Result:
     """Run a scenario (a path, a preset's name, a mapping or a `Scenario`) and return its result.
@@ -98,7 +99,8 @@ def simulate(
     or, except for flow control, as your own class or object. If you give none, the scenario's policy runs. `trace` is
     the level of detail to record: `minimal`, `decisions` or `full`. Headway calls `explain` with each routed request
     and its `Route`, with a scorecard if the policy writes one. Neither `trace` nor `explain` changes the requests or
-    the summary.
+    the summary. A terminal or a notebook shows a progress bar unless `progress` is false; a function that is given as
+    `progress` receives the number of arrived requests and the simulated time in picoseconds.
     """
     check_trace(trace)
     prepared = prepare(
@@ -110,7 +112,8 @@ def simulate(
         scheduler=scheduler,
         scaling=scaling,
     )
-    return run_prepared(prepared, trace, explain=explain, progress=progress)
+    with watch(progress, lambda: RunProgress(prepared.scenario.workload.requests)) as report:
+        return run_prepared(prepared, trace, explain=explain, progress=report)
 
 
 def run_prepared(

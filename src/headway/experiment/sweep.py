@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headway.display.displayed import Displayed, columns_of
+from headway.display.progress import SweepProgress, watch
 from headway.errors import HeadwayError
 from headway.experiment.grid import Axis, Point, Vary, axes, flat, points
 from headway.experiment.jobs import Job, strange
@@ -99,7 +100,7 @@ def sweep(
     ray: str | None = None,
     output: str | Path | None = None,
     trace: str = "minimal",
-    progress: Progress | None = None,
+    progress: Progress | bool = True,
 ) -> Sweep:
     """Run a scenario at every point of a grid over its keys.
 
@@ -128,8 +129,8 @@ def sweep(
     if folder is not None:
         study.check(folder, "sweep")
         study.clear_parts(folder)
-    with runner_of(workers, ray) as runner:
-        swept = _Sweeping(base, varied, grid, seeds, folder, trace).run(runner, progress)
+    with watch(progress, lambda: SweepProgress(output=folder)) as report, runner_of(workers, ray) as runner:
+        swept = _Sweeping(base, varied, grid, seeds, folder, trace).run(runner, report)
     return replace(swept, show=shown_figures)
 
 
@@ -243,7 +244,7 @@ class _Sweeping:
 def _run(resolved: Json, seed: int, folder: Path | None, label: str, trace: str) -> Json:
     """Run a point in a worker. Write the run folder for the first seed, and only the summary for other seeds."""
     try:
-        result = simulate(resolved, trace="minimal" if seed or folder is None else trace)
+        result = simulate(resolved, trace="minimal" if seed or folder is None else trace, progress=False)
     except HeadwayError as error:
         raise HeadwayError(f"{WHERE} {label}: {error}") from error
     summary = result.summary()

@@ -36,7 +36,7 @@ Run = tuple[Candidate, int]  # (candidate, number of the seed)
 
 def figures(resolved: Json) -> Json:
     """Run a scenario and return the sections of its summary that a plan reads, and its arrival rate."""
-    result = simulate(resolved)
+    result = simulate(resolved, progress=False)
     summary, arrivals = result.summary(), result.requests["arrival_ps"]
     span_ps = arrivals[-1] - arrivals[0] if len(arrivals) else 0
     came = (len(arrivals) - 1) * PS_PER_SECOND / span_ps if span_ps else None

@@ -130,7 +130,7 @@ def twin(
     pairs: list[Pair] = []
     count = 0
     for contender in chosen:
-        simulated = simulate(loaded, **contender.policies)
+        simulated = simulate(loaded, progress=False, **contender.policies)
         whole = len(simulated.requests) * len(chosen)
 
         def on_progress(requests: int, before: int = count, whole: int = whole) -> None:
