@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from headway.results.words import summarize
     from headway.scenario.scenario import Scenario
     from headway.schemas import schema, schema_file
+    from headway.starters import write_starter
     from headway.types import ADMIT, Admit, Delay, Path, Priority, Reject, Request, Route, Scale, Scorecard
     from headway.views.cluster import ClusterView
     from headway.views.events import Event, Finished, FirstToken, Routed
@@ -70,6 +71,7 @@ _NAMES_BY_MODULE = {
     "results.words": "summarize",
     "scenario.scenario": "Scenario",
     "schemas": "schema schema_file",
+    "starters": "write_starter",
     "types": "ADMIT Admit Delay Path Priority Reject Request Route Scale Scorecard",
     "views.cluster": "ClusterView",
     "views.events": "Event Finished FirstToken Routed",
@@ -84,7 +86,7 @@ __all__ += ["Comparison", "Controls", "Plan", "Sweep", "Validation", "compare", 
 __all__ += ["calibrate", "calibrate_run", "check_policy", "counterfactuals", "explain", "hardware", "validate"]
 __all__ += ["Calibration", "Result", "Scenario", "summarize"]
 __all__ += ["convert_trace", "inspect_trace", "preview", "write_workload"]
-__all__ += ["schema", "schema_file"]
+__all__ += ["schema", "schema_file", "write_starter"]
 __all__ += ["Bounds", "Bundle", "Context", "Ticket", "policy"]
 __all__ += ["ADMIT", "Admit", "Delay", "Path", "Priority", "Reject", "Request", "Route", "Scale", "Scorecard"]
 __all__ += ["ClusterView", "Event", "Finished", "FirstToken", "InstanceView", "LoadSample", "PoolView", "Routed"]

@@ -13,7 +13,7 @@ from headway.errors import HeadwayError
 # The verbs by group, in the order of `headway --help`: each with its module in this package, and its function or App. A
 # module is imported when its verb runs or when help is shown.
 GROUPS = {
-    "Start": ("starters:schema",),
+    "Start": ("starters:init", "starters:schema"),
     "Simulate": (
         "run:run",
         "experiments:compare",

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Struct, field
 
+from headway.config.keys import Doc
+
 LOCAL: Final = "session"
 GLOBAL: Final = "trace"
 
@@ -23,13 +25,18 @@ class Record(Struct):
     at_ps: Annotated[int | None, "arrival in picoseconds, from the start that the header's `clock` names"] = None
     blocks: Annotated[
         Sequence[tuple[int, int]] | None,
-        "ids of the prompt's blocks as runs: [first id, count]. Equal ids mean that the blocks and everything before "
-        "them are equal",
+        Doc(
+            "ids of the prompt's blocks as runs: [first id, count]. Equal ids mean that the blocks and everything "
+            "before them are equal",
+            type="list of pairs",
+        ),
     ] = None
     session: Annotated[str | None, "the conversation"] = None
     turn: Annotated[int | None, "position of the request in its session, from 0"] = None
     id: Annotated[str | None, "name of the request"] = None
-    after: Annotated[tuple[str, ...], "names of the requests whose end this request waits for"] = ()
+    after: Annotated[
+        tuple[str, ...], Doc("names of the requests whose end this request waits for", default="none")
+    ] = ()
     delay_ps: Annotated[int | None, "time between the end of the previous answer and this request"] = None
     model: Annotated[str | None, "name of the model"] = None
     tenant: Annotated[str | None, "name of the tenant"] = None
