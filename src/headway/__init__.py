@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from headway.results.words import summarize
     from headway.scenario.scenario import Scenario
     from headway.schemas import schema, schema_file
-    from headway.starters import write_starter
+    from headway.schemas.starters import write_starter
     from headway.types import ADMIT, Admit, Delay, Path, Priority, Reject, Request, Route, Scale, Scorecard
     from headway.views.cluster import ClusterView
     from headway.views.events import Event, Finished, FirstToken, Routed
@@ -71,7 +71,7 @@ _NAMES_BY_MODULE = {
     "results.words": "summarize",
     "scenario.scenario": "Scenario",
     "schemas": "schema schema_file",
-    "starters": "write_starter",
+    "schemas.starters": "write_starter",
     "types": "ADMIT Admit Delay Path Priority Reject Request Route Scale Scorecard",
     "views.cluster": "ClusterView",
     "views.events": "Event Finished FirstToken Routed",

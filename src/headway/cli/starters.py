@@ -90,7 +90,7 @@ def policy(
 def _write(kind: str, file: Path, force: bool, options: dict[str, Any], command: str) -> Page:
     import shlex
 
-    from headway.starters import new_file, write_starter
+    from headway.schemas.starters import new_file, write_starter
 
     new_file(kind, file, force)  # before the questions
     if sys.stdin.isatty() and all(value is None for value in options.values()):
@@ -102,7 +102,7 @@ def _write(kind: str, file: Path, force: bool, options: dict[str, Any], command:
 
 def _ask(kind: str) -> dict[str, Any]:
     """Ask for each value on stderr, because stdout is for the result. An empty answer means the default."""
-    from headway.starters import STARTERS
+    from headway.schemas.starters import STARTERS
 
     answers: dict[str, Any] = {}
     for name, option in STARTERS[kind].options.items():

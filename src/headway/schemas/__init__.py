@@ -1,4 +1,4 @@
-"""JSON Schemas of the files that people write, for editors: this folder has one file for each kind.
+"""The files that people write: their JSON Schemas, for editors, and starters. This folder has a schema of each kind.
 
 The files are generated from the declarations of the keys: `python -m headway.schemas` updates them. So an editor finds
 them in the installed package, and printing one needs none of the packages that the gateway or a search needs.
