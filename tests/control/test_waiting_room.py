@@ -100,3 +100,21 @@ def test_where_no_instance_names_its_models_one_group_serves_all() -> None:
     groups = ModelGroups([InstanceView(0, "i0"), InstanceView(1, "")])
     group = groups.of("whatever")
     assert group is not None and [view.id for view in group.members] == ["i0"] and len(groups) == 1
+
+
+def test_delayed_requests_are_pending_for_the_pool_of_their_model_until_they_come_up_or_give_up() -> None:
+    built = Room()
+    room, views = built.waiting, built.views
+    for view, pool in zip(views, ("pa", "pb"), strict=True):
+        view.pool = pool
+    assert room.regroup(0) == []
+    for number, model in enumerate("aab"):
+        room.delay(10 + number, request(number, model))
+    assert (room.pending("pa"), room.pending("pb")) == (2, 1)
+    room.take_delayed()
+    assert (room.pending("pa"), room.pending("pb")) == (1, 1)
+    views[0].serves = ("a", "b")
+    room.regroup(1)
+    assert (room.pending("pa"), room.pending("pb")) == (2, 1)
+    assert room.give_up(1)
+    assert (room.pending("pa"), room.pending("pb")) == (1, 1)

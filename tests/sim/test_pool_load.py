@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from headway.types import Scale
+from headway.types import ADMIT, PS_PER_SECOND, Admit, Delay, Request, Scale
+from headway.views.cluster import ClusterView
 from headway.views.pool import PoolView
 from lived import lived, requests, scenario, states
 
@@ -65,3 +66,26 @@ def test_a_static_pool_stays_as_a_crash_leaves_it_whoever_scales_the_others(tmp_
     result = lived(given)
     assert states(result, 0) == [(0, "ready"), (20_000, "stopped")]
     assert result.scaling_events == []
+
+
+class DelaysWhileBusy:
+    """Delays a request while each instance serves one."""
+
+    def admit(self, request: Request, cluster: ClusterView) -> Admit | Delay:
+        return Delay(PS_PER_SECOND) if all(view.inflight for view in cluster.instances) else ADMIT
+
+
+def test_requests_that_admission_delays_are_pending_so_that_the_pool_grows(tmp_path: Path) -> None:
+    """Six requests of 10 s each arrive in the first seconds; each replica serves one, and the others are delayed."""
+    given = scenario(
+        requests(tmp_path, *((1000 * number, 16, 1000) for number in range(6))),
+        min_replicas=1,
+        max_replicas=6,
+        scaling={"interval": "4s", "provisioning": "1s"},
+        policies={"routing": "least-loaded", "scaling": {"name": "concurrency", "target": 1}},
+    )
+    seen: list[Any] = []
+    lived(given, lambda: Looks(seen.append, 4.0), admission=DelaysWhileBusy())
+    assert [(pending, inflight) for _, pending, inflight, _ in seen[:2]] == [(4, 1), (5, 1)]
+    grown = lived(given, admission=DelaysWhileBusy())
+    assert max(event.after for event in grown.scaling_events) > 2

@@ -26,6 +26,7 @@ class Group:
         # Requests that wait for an instance, by request id and oldest first. This is an OrderedDict, because repeatedly
         # removing the first entry of a plain dict takes quadratic time.
         self.stranded: OrderedDict[int, Stranded] = OrderedDict()
+        self.delayed = 0  # number of requests for this model that admission has delayed
 
     def refresh(self, now_ps: int) -> None:
         """Update the list of members that can serve, after the state of a member has changed."""
@@ -33,7 +34,7 @@ class Group:
         self.empty_ps = NEVER if self.instances else min(self.empty_ps, now_ps)
 
     def follow(self, before: Group, now_ps: int) -> None:
-        """Replace an earlier group with the same names but other members, and take over its waiting requests."""
+        """Take the place of an earlier group that has the same names but other members, and its waiting requests."""
         self.number, self.flow, self.stranded = before.number, before.flow, before.stranded
         self.empty_ps = before.empty_ps
         self.refresh(now_ps)

@@ -276,7 +276,7 @@ class ControlPlane:
         return self.waiting.give_up(request_id)
 
     def pending(self, pool: str) -> int:
-        """Return the number of waiting requests that a pool could serve, except requests that admission delayed."""
+        """Return the number of waiting requests that a pool could serve, delayed requests included."""
         return self.waiting.pending(pool)
 
     def pools_of(self, request: Request) -> tuple[str, ...]:

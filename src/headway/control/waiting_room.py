@@ -15,6 +15,7 @@ from headway.policies.context import Context
 from headway.types import NEVER, Priority, Request
 
 DELAYED, RESCUED, OVERDUE = range(3)  # types of turns, in the order in which they are taken at one instant
+STALE = (-1, "")  # stands for a delayed request whose client gave up
 Turn = tuple[int, int]  # (type, request id); the id is 0 unless the type is DELAYED
 
 
@@ -32,7 +33,8 @@ class WaitingRoom:
         self.on_dequeued = on_dequeued
         self.next_ps = NEVER
         self.delayed: list[tuple[int, int, int, Request]] = []  # heap: (end of delay, id, number of delays, request)
-        self.delayed_until: dict[int, int] = {}  # request id -> end of its delay; removed if the client gives up
+        # request id -> (end of its delay, its model); removed if the client gives up
+        self.delayed_until: dict[int, tuple[int, str]] = {}
         self._asked_again = (-1, 0)  # (id, number of delays) of the request whose delay ended last
         self._add_queues()
 
@@ -49,7 +51,7 @@ class WaitingRoom:
 
     def set_next(self) -> None:
         delayed = self.delayed
-        while delayed and self.delayed_until.get(delayed[0][1]) != delayed[0][0]:  # stale: the client gave up
+        while delayed and self.delayed_until.get(delayed[0][1], STALE)[0] != delayed[0][0]:
             heappop(delayed)
         self.next_ps = delayed[0][0] if delayed else NEVER
         for group in self.groups:
@@ -67,7 +69,8 @@ class WaitingRoom:
 
     def delay(self, until_ps: int, request: Request) -> None:
         heappush(self.delayed, (until_ps, request.id, self.delays(request.id) + 1, request))
-        self.delayed_until[request.id] = until_ps
+        self.delayed_until[request.id] = until_ps, request.model
+        self._count_delayed(request.model, 1)
         self.set_next()
 
     def strand(self, now_ps: int, request: Request, group: Group, priority: Priority | None = None) -> None:
@@ -92,8 +95,14 @@ class WaitingRoom:
         _, _, times, request = heappop(self.delayed)
         self._asked_again = (request.id, times)
         del self.delayed_until[request.id]
+        self._count_delayed(request.model, -1)
         self.set_next()
         return request
+
+    def _count_delayed(self, model: str, change: int) -> None:
+        group = self.groups.of(model)
+        if group is not None:  # an instance that left may have been the last with this model
+            group.delayed += change
 
     def take_rescued(self) -> Stranded:
         """Remove and return the first request that waited for an instance and can now be served."""
@@ -117,7 +126,9 @@ class WaitingRoom:
         return removed
 
     def _remove(self, request_id: int) -> bool:
-        if self.delayed_until.pop(request_id, None) is not None:
+        delayed = self.delayed_until.pop(request_id, None)
+        if delayed is not None:
+            self._count_delayed(delayed[1], -1)
             return True
         if any(group.stranded.pop(request_id, None) is not None for group in self.groups):
             return True
@@ -133,6 +144,10 @@ class WaitingRoom:
         dissolved = self.groups.regroup(self.context.instances, now_ps)
         for queue in self._add_queues():
             queue.bind(self.context)
+        for group in self.groups:
+            group.delayed = 0
+        for _, model in self.delayed_until.values():
+            self._count_delayed(model, 1)
         homeless = [request for group in dissolved for request in self._empty(group)]
         self.set_next()
         return sorted(homeless, key=lambda request: request.id)
@@ -158,9 +173,9 @@ class WaitingRoom:
         return sum([len(queue) for queue in self.queues()])
 
     def pending(self, pool: str) -> int:
-        """Return the number of waiting requests that a pool could serve, except requests that admission delayed."""
+        """Return the number of waiting requests that a pool could serve, delayed requests included."""
         count = 0
         for group in self.groups:
             if pool in group.pools:
-                count += len(group.stranded) + (0 if group.flow is None else len(group.flow))
+                count += group.delayed + len(group.stranded) + (0 if group.flow is None else len(group.flow))
         return count

@@ -107,7 +107,7 @@ class PoolView:
         self.kv_tokens = views[0].kv_blocks * block_tokens if views else 0  # KV capacity of one replica, in tokens
         self.inflight = 0  # number of requests at the pool's instances
         self.inflight_tokens = 0  # number of prompt tokens of the requests in `inflight`
-        self.pending = 0  # number of requests that wait at the router and that this pool could serve
+        self.pending = 0  # number of requests that wait or are delayed at the router, and that this pool could serve
         self.scaled_ps = NOTHING
         # Thresholds of the autoscaler's triggers, and the times since which the load is above `high` or below `low`.
         self.high: float | None = None
