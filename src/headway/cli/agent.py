@@ -50,7 +50,7 @@ def agent(
         ),
     ] = None,
     readings_command: Annotated[
-        str | None, Parameter(help="Run this command, which prints such JSON, instead of reading NVML.")
+        str | None, Parameter(help="Run this command instead of reading NVML; it prints the same JSON as the file.")
     ] = (None),
 ) -> None:
     """Register an engine in etcd and report its load.

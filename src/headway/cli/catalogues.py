@@ -72,7 +72,7 @@ def show(
     /,
     *,
     model: Annotated[str, Parameter(help="Model for the example steps: a name or a config.json.")] = "llama-3.1-8b",
-    tp: Annotated[int, Parameter(help="Tensor-parallel GPUs.")] = 1,
+    tp: Annotated[int, Parameter(help="Number of GPUs per instance (tensor parallelism).")] = 1,
     as_json: AsJson = False,
 ) -> Page | Json:
     """Show a profile: source, measurements, error, valid range, constants and example steps."""
@@ -98,7 +98,7 @@ def calibrate(
         str | None, Parameter(help="The measured model: a name or a config.json. Default: the file's model column.")
     ] = None,
     host: Annotated[
-        str | None, Parameter(help="Host time per step, which step times do not show. Default: 500us.")
+        str | None, Parameter(help="Time of the host per step, which measured step times omit. Default: 500us.")
     ] = None,
     as_of: Annotated[str | None, Parameter(help="Date of the measurement, for the profile.")] = None,
     as_json: AsJson = False,

@@ -39,7 +39,8 @@ class Talk:
         Path | None, Parameter(help="Write every prompt and answer to this file, one JSON line each.")
     ] = None
     replay: Annotated[
-        Path | None, Parameter(help="Answer from such a file instead of a model; an unknown prompt is an error.")
+        Path | None,
+        Parameter(help="Answer from this recording instead of a model; an unknown prompt is an error."),
     ] = None
 
     def open_model(self, engine: str) -> Model:

@@ -54,7 +54,7 @@ def import_llmd(
 
 @export.command(name="blis")
 def export_blis(
-    source: Annotated[Path, Parameter(help="A scenario, to write its workload, or a trace in any format.")],
+    source: Annotated[Path, Parameter(help="A trace in any format, or a scenario whose workload to write.")],
     /,
     *,
     output: Out = None,

@@ -102,7 +102,9 @@ def load(
     *,
     trace: Annotated[Path | None, Parameter(help="Send the requests of this trace instead of a scenario's.")] = None,
     model: Annotated[str | None, Parameter(help="Model to request. Default: the model of the workload.")] = None,
-    api: Annotated[Literal["completions", "chat"], Parameter(help="Send prompts, or chat messages.")] = "completions",
+    api: Annotated[
+        Literal["completions", "chat"], Parameter(help="Call the API for prompts or for chats.")
+    ] = "completions",
     truth: Annotated[bool, flag("Send true answer lengths and block contents, which only an emulator reads.")] = False,
     ignore_eos: Annotated[
         bool, Parameter(help="Generate as many tokens as the workload says, even if the model would stop.")

@@ -38,7 +38,7 @@ ScenarioFile = Annotated[
 ]
 RunFolder = Annotated[Path, Parameter(help="A run folder, written by `headway run -o`.")]
 RunOutput = Annotated[Path | None, output_to("Write the run to this folder.")]
-StudyTrace = Annotated[Trace, Parameter(help="What to record of these runs in addition to the requests.")]
+StudyTrace = Annotated[Trace, Parameter(help="What each run records in addition to its requests.")]
 Workers = Annotated[int | None, Parameter(help="Number of processes. Default: one per core.")]
 RayCluster = Annotated[
     str | None,
@@ -159,7 +159,7 @@ class EtcdChoice:
     prefix: Annotated[str, Parameter(help="Prefix of Headway's keys in etcd.")] = "/headway"
     etcd_user: Annotated[str | None, Parameter(help="User name at etcd, if it requires one.")] = None
     etcd_password_env: Annotated[
-        str | None, Parameter(help="Environment variable that holds that user's password.")
+        str | None, Parameter(help="Environment variable that holds the password at etcd.")
     ] = None
     etcd_ca: Annotated[Path | None, Parameter(help="CA certificate that signed etcd's certificate.")] = None
     etcd_cert: Annotated[Path | None, Parameter(help="Client certificate for etcd.")] = None

@@ -27,7 +27,7 @@ def preview(
     scenario: ScenarioFile = None,
     /,
     *,
-    requests: Annotated[int, Parameter(help="Number of requests to draw.")] = 10_000,
+    requests: Annotated[int, Parameter(help="Number of requests to generate for the preview.")] = 10_000,
     html: Annotated[Path | None, Parameter(help="Write an HTML page to this file.")] = None,
     choice: Choice = AS_IT_IS,
     as_json: AsJson = False,

@@ -33,7 +33,7 @@ def inspect(
         str, Parameter(help="Cache sizes in blocks of the trace, separated by commas; inf is unlimited.")
     ] = "1000,10000,inf",
     instances: Annotated[
-        str, Parameter(help="Numbers of caches to spread requests over by round robin, separated by commas.")
+        str, Parameter(help="Numbers of caches, separated by commas; requests go to them in turn.")
     ] = "1,8",
     order: Annotated[
         Literal["first-to-last", "tail-first"],
@@ -185,7 +185,7 @@ def merge(
     *,
     other_from: Annotated[str | None, Parameter(help="Format of OTHER, if Headway cannot detect it.")] = None,
     other_block_tokens: Annotated[int | None, Parameter(help="Tokens per block of OTHER.")] = None,
-    offset: Annotated[str | None, Parameter(help="Delay of OTHER, such as 10m.")] = None,
+    offset: Annotated[str | None, Parameter(help="Time by which to delay the second trace, such as 10m.")] = None,
     one_trace: Annotated[
         bool, flag("Both are pieces of one trace: equal names and block ids have the same meaning.")
     ] = False,
@@ -250,7 +250,8 @@ def anonymise(
     /,
     *,
     seed: Annotated[
-        str | None, Parameter(help="Secret for pseudonyms, which are then equal in every file. Default: numbers.")
+        str | None,
+        Parameter(help="With this secret, a name gets the same pseudonym in every file. Without it: numbers."),
     ] = None,
     keep_models: Annotated[bool, flag("Keep the names of models.")] = False,
     files: Files = AS_THEY_ARE,

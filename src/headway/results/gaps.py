@@ -123,8 +123,8 @@ def _progressions(runs: Sequence[int]) -> Iterator[Progression]:
 
 def _layout(runs: Sequence[int], widest: int) -> tuple[int, int, int]:
     """Return the bucket width in bits, the lowest bucket, and the number of buckets. The buckets cover the first gap of
-    every progression. They are narrow enough to divide the middle 90 % of the gaps, and wide enough that most
-    progressions fit into one bucket."""
+    every progression. They are narrow enough that the middle 90 % of the gaps spread over many buckets, and
+    wide enough that the gaps of most progressions fall into one bucket."""
     firsts = runs[0::4]
     if not firsts:
         return 0, 0, 0

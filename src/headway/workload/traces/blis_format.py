@@ -146,7 +146,9 @@ def load(path: pathlib.Path) -> tuple[dict[str, Any], Header, Server]:
         with path.open("rb") as file:
             raw = file.read(LARGEST + 1)
         if len(raw) > LARGEST:
-            raise HeadwayError(f"{path.name}: the header of a BLIS trace has less than 1 MiB. Is this the CSV file?")
+            raise HeadwayError(
+                f"{path.name}: too large for the header of a BLIS trace (at most 1 MiB). Is this the CSV file?"
+            )
         data = yaml.load(raw.decode("utf-8-sig"), _Loader)
     except yaml.MarkedYAMLError as error:
         line = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
