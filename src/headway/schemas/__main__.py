@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from headway.config.schema import DRAFT, json_schema
 from headway.evolve.suite import SuiteKeys
@@ -17,7 +18,17 @@ KINDS = {"scenario": Scenario, "suite": SuiteKeys, "gateway": Config, "bundle": 
 def generate(name: str) -> str:
     """Return the text of a schema."""
     document = json_schema(KINDS[name], **{"$schema": DRAFT, "title": TITLES[name]})
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(_whole(document), indent=1, ensure_ascii=False) + "\n"
+
+
+def _whole(value: Any) -> Any:
+    """Return a document in which whole numbers are integers. Types with equal bounds, such as 1 and 1.0, are one object
+    in Python, so that the order of imports would decide which of the two appears."""
+    if isinstance(value, dict):
+        return {key: _whole(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_whole(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 if __name__ == "__main__":

@@ -105,9 +105,10 @@ def _sessions(spec: TraceSpec, info: Info) -> str:
 
 
 def _thinks(spec: TraceSpec, info: Info) -> bool:
-    """Return whether requests wait for each other. By default, only requests of recorded sessions do so."""
+    """Return whether requests wait for each other. By default, only requests of recorded sessions do so, if their think
+    times are known."""
     recorded = _sessions(spec, info) == "recorded"
-    return recorded if spec.replay is None else spec.replay == "think"
+    return recorded and info.think_times if spec.replay is None else spec.replay == "think"
 
 
 def _streams(spec: TraceSpec, info: Info) -> bool:

@@ -52,7 +52,7 @@ class TraceSpec(Struct, frozen=True):
         Literal["think", "timestamps"] | None,
         Doc(
             "think: a turn waits for the end of the previous one; timestamps: requests arrive at their recorded times",
-            default="think if the file records sessions",
+            default="think if the file records sessions and when answers ended",
         ),
     ] = None
     sessions: Annotated[

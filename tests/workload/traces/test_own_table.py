@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headway import HeadwayError
+from headway import HeadwayError, convert_trace, simulate
 from headway.workload.traces import open_trace, sorting
 from headway.workload.traces.columns import parse_columns
 from headway.workload.traces.record import Options, Record
@@ -140,3 +140,28 @@ def test_large_files_in_any_order_are_sorted_in_pieces(tmp_path: Path, monkeypat
     numbers = [(7 * place) % 100 for place in range(100)]
     file = write(tmp_path, "ts,in,out\n" + "".join(f"{at},{at + 1},1\n" for at in numbers))
     assert rows(file) == [(at * S, at + 1, 1) for at in range(100)]
+
+
+TALK = "ts,in,out,conv,lat_ms\n0,100,10,a,2500\n4,120,10,a,1000\n4.5,150,10,a,\n9,50,5,b,10\n9.5,200,10,a,500\n"
+
+
+def test_durations_of_answers_give_the_think_times_of_sessions(tmp_path: Path) -> None:
+    table = write(tmp_path, TALK)
+    records = read(table, f"{PLAIN},session=conv,duration=lat_ms:ms")
+    # The second request comes 1.5 s after the first answer, the third before the second answer has ended.
+    assert [each.delay_ps for each in records] == [None, 1500 * MS, 0, None, None]
+    opened = open_trace(table, options=Options(columns=parse_columns(f"{PLAIN},session=conv", "--map")))
+    assert not opened.info.think_times and "recorded times" in opened.info.extra["notes"][-1]
+
+
+def test_sessions_without_durations_are_replayed_by_their_recorded_times(tmp_path: Path) -> None:
+    write(tmp_path, TALK)
+    given = {"workload": {"trace": {"path": str(tmp_path / "my.csv"), "columns": f"{PLAIN},session=conv"}}}
+    assert [at / S for at in simulate(given).requests["arrival_ps"]] == [0, 4, 4.5, 9, 9.5]
+    convert_trace(tmp_path / "my.csv", tmp_path / "own.jsonl", columns=f"{PLAIN},session=conv")
+    converted = {"workload": {"trace": {"path": str(tmp_path / "own.jsonl")}}}
+    assert [at / S for at in simulate(converted).requests["arrival_ps"]] == [0, 4, 4.5, 9, 9.5]
+    given["workload"]["trace"]["columns"] += ",duration=lat_ms:ms"
+    first_answer = simulate(given).requests["finished_ps"][0]
+    second = next(at for at in simulate(given).requests["arrival_ps"] if at)
+    assert second == first_answer + 1500 * MS

@@ -15,7 +15,7 @@ from headway.config.keys import Form
 from headway.config.schema import Mapped
 from headway.config.wording import join_words, shown, suggest
 from headway.errors import HeadwayError
-from headway.workload.traces.cells import UNITS
+from headway.workload.traces.cells import EXCEL, UNITS
 from headway.workload.traces.record import Column
 from headway.workload.traces.table_files import read_names
 
@@ -28,6 +28,7 @@ FIELDS: Final = {  # field -> usual names of its column, in lower case without s
     "output": ("outputtokens", "completiontokens", "generatedtokens", "outtokens", "responsetokens", "outputlength",
                "outputlen", "numoutputtokens", "numcompletiontokens", "outtok", "tokensout"),
     "session": ("session", "sessionid", "conversation", "conversationid", "conv", "convid", "chatid", "threadid"),
+    "duration": ("duration", "latency", "e2elatency", "responsetime", "totaltime", "e2e", "elapsed"),
     "turn": ("turn", "turnindex", "turnid", "round"),
     "tenant": ("tenant", "tenantid", "org", "orgid", "organization", "organizationid", "customer", "customerid",
                "user", "userid", "account", "team"),
@@ -39,6 +40,7 @@ FIELDS: Final = {  # field -> usual names of its column, in lower case without s
     "id": ("id", "requestid", "reqid"),
 }  # fmt: skip
 REQUIRED: Final = ("arrival", "prompt", "output")
+TIMES: Final = ("arrival", "duration")  # fields whose columns may have a unit
 EXAMPLE: Final = "arrival=ts_ms:ms,prompt=in_tokens,output=out_tokens"
 
 
@@ -73,9 +75,10 @@ def parse_columns(mapping: object, where: str) -> Columns:
 
 def _column(field: str, text: str, where: str) -> Column:
     name, colon, unit = text.rpartition(":")
-    if field == "arrival" and colon:
-        if unit not in UNITS:
-            raise HeadwayError(f"{where}: {shown(unit)} is not a unit of arrival. Use {join_words(list(UNITS), 'or')}.")
+    if field in TIMES and colon:
+        known = [known for known in UNITS if known != EXCEL or field == "arrival"]
+        if unit not in known:
+            raise HeadwayError(f"{where}: {shown(unit)} is not a unit of {field}. Use {join_words(known, 'or')}.")
         return Column(name, unit)
     return Column(text)
 
@@ -98,9 +101,9 @@ def guess_columns(path: pathlib.Path) -> Columns | None:
     columns: Columns = {}
     for field, usual in FIELDS.items():
         match = next((plain[name] for name in usual if name in plain), None)
-        if match is not None:
+        if match is not None and field != "duration":  # its unit cannot be guessed from its values
             columns[field] = Column(match)
-        elif field == "arrival":
+        elif field in TIMES:
             with_unit = {f"{name}{unit}": unit for name in usual for unit in UNITS}
             match = next((name for name in with_unit if name in plain), None)
             if match is not None:

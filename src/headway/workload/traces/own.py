@@ -57,6 +57,9 @@ class Header(msgspec.Struct, forbid_unknown_fields=True):
         Literal["trace", "session"], "whether times count from the start of the trace, or of their session"
     ] = "trace"
     sessions: Annotated[bool, "whether requests name their sessions"] = False
+    think_times: Annotated[
+        bool, "false: nothing tells when answers ended, so that sessions are replayed by the arrival times"
+    ] = True
     extra: Annotated[dict[str, Any], "anything else"] = field(default_factory=dict)
 
 
@@ -112,7 +115,14 @@ def read(path: pathlib.Path, options: Options) -> Reader:
         raise HeadwayError(f"{path.name}: {wrong}. Remove block_tokens.")
     extra = {**header.extra, "origin": header.origin}
     info = Info(
-        NAME, header.block_tokens, header.whole_blocks, header.scope, header.clock, header.sessions, extra=extra
+        NAME,
+        header.block_tokens,
+        header.whole_blocks,
+        header.scope,
+        header.clock,
+        header.sessions,
+        header.think_times,
+        extra,
     )
     return Reader(info, _check_records(info, records))
 
@@ -172,7 +182,15 @@ def write(path: pathlib.Path, info: Info, records: Iterable[Record]) -> list[str
     """Write all records. Return an empty list, because this format can express every property."""
     extra = {name: value for name, value in info.extra.items() if name != "origin"}
     header = Header(
-        VERSION, origin(info), info.block_tokens, info.whole_blocks, info.scope, info.clock, info.sessions, extra
+        VERSION,
+        origin(info),
+        info.block_tokens,
+        info.whole_blocks,
+        info.scope,
+        info.clock,
+        info.sessions,
+        info.think_times,
+        extra,
     )
     first = _encode(header, path, 0)
     if path.suffix == ".parquet":

@@ -97,6 +97,7 @@ class _Table:
             block_tokens=self.size if content else None,
             whole_blocks=content,
             sessions="session" in self.columns,
+            think_times="duration" in self.columns or "session" not in self.columns,
             extra={"columns": write_columns(self.columns), **self._notes()},
         )
         rows = self._parsed(survey)
@@ -113,6 +114,9 @@ class _Table:
             notes.append("assumed: prompts with the same prefix share as many tokens as the shortest of them has")
         if "session" in self.columns:
             notes.append("assumed: a prompt begins with its session's previous prompt and answer if it is long enough")
+            if "duration" not in self.columns:
+                why = "the table does not tell when answers ended. Map duration to replay by think time"
+                notes.append(f"requests of a session arrive at their recorded times, because {why}")
         return {"notes": notes} if notes else {}
 
     def _survey(self) -> Survey:
@@ -202,7 +206,19 @@ class _Table:
             slo_class=texts.get("class"),
             max_tokens=numbers.get("max_tokens"),
         )
+        if "duration" in columns and cell_text(row.get(columns["duration"].name)) is not None:
+            record.extra["duration_ps"] = self._read_duration(row[columns["duration"].name])
         return at_ps, record, texts.get("prefix"), numbers.get("prefix_tokens")
+
+    def _read_duration(self, cell: Any) -> int:
+        column = self.columns["duration"]
+        try:
+            duration_ps = read_time(cell, column.unit or "s", self.decimal_comma)
+        except BadRow as problem:
+            raise BadRow(f"duration ({column.name}) {problem}") from None
+        if not 0 <= duration_ps <= LAST_PS:
+            raise BadRow(f"duration ({column.name}) is not between 0 and 106 days")
+        return duration_ps
 
     def _parsed(self, survey: Survey) -> Iterator[tuple[int, int, Record, str | None, int | None]]:
         """Yield the valid rows. Their arrivals count from the first arrival."""
@@ -218,10 +234,12 @@ class _Table:
     def _records(
         self, rows: Iterable[tuple[int, int, Record, str | None, int | None]], content: bool
     ) -> Iterator[Record]:
-        contents = _Contents(self.size)
+        contents, ends = _Contents(self.size), _Ends()
         shortest = {} if "prefix_tokens" in self.columns else self.survey.shortest
         for at_ps, _, record, prefix, length in rows:
             record.at_ps = at_ps
+            if "duration" in self.columns and record.session is not None:
+                record.delay_ps = ends.think_time(record.session, at_ps, record.extra.get("duration_ps"))
             if content:
                 shared = shortest.get(prefix or "", 0) if length is None else length
                 contents.add(record, prefix, min(shared, record.prompt_tokens))
@@ -233,6 +251,23 @@ def _tokens(row: Row, column: Column, field: str, least: int) -> int:
         return read_tokens(row[column.name], least)
     except BadRow as problem:
         raise BadRow(f"{field} ({column.name}) {problem}") from None
+
+
+class _Ends:
+    """Remembers when the last answer of each session ended."""
+
+    def __init__(self) -> None:
+        self.ends: dict[str, int] = {}  # session -> end of its last answer in picoseconds, least recent session first
+
+    def think_time(self, session: str, at_ps: int, duration_ps: int | None) -> int | None:
+        """Return the time between the session's last answer and a request at `at_ps`, and note the end of its answer.
+        The time is 0 if the request came before the answer ended, and None if that end is unknown."""
+        before = self.ends.pop(session, None)
+        if duration_ps is not None:
+            self.ends[session] = at_ps + duration_ps
+            if len(self.ends) > REMEMBERED:
+                del self.ends[next(iter(self.ends))]
+        return None if before is None else max(0, at_ps - before)
 
 
 class _Contents:

@@ -66,6 +66,7 @@ class Info(Struct):
     scope: str = GLOBAL  # equal ids mean equal content in the whole trace (GLOBAL) or only within a session (LOCAL)
     clock: Literal["trace", "session"] = "trace"  # at_ps counts from the start of the trace or of the session
     sessions: bool = False  # whether the file itself records sessions
+    think_times: bool = True  # whether the file tells how long sessions waited between an answer and the next request
     # Other facts: the header of the format, counts of skipped requests, `origin`, and `notes` for the user.
     extra: dict[str, Any] = field(default_factory=dict)
 

@@ -100,6 +100,7 @@ def _info(left: Info, right: Info, apart: bool, where: str) -> Info:
         whole_blocks=any(info.whole_blocks for info in with_blocks),
         scope=LOCAL if scopes and all(scope == LOCAL for scope in scopes) else GLOBAL,
         sessions=left.sessions or right.sessions,
+        think_times=all(info.think_times for info in (left, right) if info.sessions),
     )
 
 
