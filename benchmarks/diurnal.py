@@ -21,8 +21,7 @@ ARCHIVE = HERE.parent.parent / "shared" / "traces" / "servegen" / "reason_deepse
 DAY, WINDOW = 86_400, 600  # seconds
 
 # Each autoscaler with its defaults, and tuned to the capacity of a replica. Within the SLO a replica serves 2.2
-# requests per second, with 60 requests in flight and two fifths of its KV cache in use. docs/scaling.md explains why
-# the default of 0.7 is too high.
+# requests per second, with about 60 requests in flight. docs/scaling.md explains why the default of 0.7 is too high.
 RUNS: dict[str, Any] = {
     "static": "static",
     **{name: name for name in ("target-utilization", "queue-threshold", "slo-driven", "concurrency")},

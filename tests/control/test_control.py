@@ -115,7 +115,9 @@ def test_what_routing_refuses_is_not_counted():
 
 def test_a_route_to_nowhere_is_told():
     control, _ = plane(Told(Route("i9")))
-    with pytest.raises(HeadwayError, match=r"^policies\.routing: Told routed to 'i9', which is not an instance"):
+    with pytest.raises(
+        HeadwayError, match=r"^policies\.routing: Told routed request \d+ to 'i9', which is not an instance"
+    ):
         control.arrive(0, request(0))
 
 

@@ -141,14 +141,17 @@ def test_what_either_half_refuses_is_refused() -> None:
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        (None, r"prefill: Odd\.route must return a Route.*got None"),
-        (Route("i3"), r"prefill: Odd routed to 'i3', which is not one of its candidates \(i0, i1\)"),
-        (Route("i0", prefill="i1"), r"prefill: Odd must choose one of its candidates, .* `pairs = True`"),
+        (None, r"prefill: Odd\.route must return a Route.*got None, at request 0"),
+        (Route("i3"), r"prefill: Odd routed request 0 to 'i3', which is not one of its candidates \(i0, i1\)"),
+        (
+            Route("i0", prefill="i1"),
+            r"prefill: Odd must choose one of its candidates, .*, at request 0\. .* `pairs = True` in its class",
+        ),
     ],
 )
 def test_a_half_that_answers_anything_else_is_told(answer: Any, told: str) -> None:
     pairing = Pairing(Odd(answer), Seeing(), registry.build("decider", "always", ""))
-    with pytest.raises(HeadwayError, match=rf"^policies\.routing\.{told}.*at request 0\.$"):
+    with pytest.raises(HeadwayError, match=rf"^policies\.routing\.{told}\.$"):
         pairing.route(prompt(1), ClusterView(cluster(ROLES[:4])))
 
 
@@ -191,7 +194,7 @@ class Wrong:
         ("prefill-0", None, "must return a decode instance as target"),
         ("decode-0", "decode-1", "must return a prefill instance as 'prefill'"),
         ("prefill-0", "prefill-1", "must return a prefill instance as 'prefill'"),
-        ("decode-0", "nobody", "routed to 'nobody', which is not an instance"),
+        ("decode-0", "nobody", "to 'nobody', which is not an instance"),
     ],
 )
 def test_a_pair_of_the_wrong_roles_is_told(target: str, prefill: str | None, told: str) -> None:

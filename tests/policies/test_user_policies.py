@@ -59,8 +59,8 @@ def told(routing) -> str:
         (GOOD + "    bind = 3\n", "Own.bind must be a method, got 3."),
         (GOOD + "    def bind(self):\n        pass\n", "Own.bind must accept 1 argument after self"),
         (GOOD + "    observe = None\n", "Own.observe must be a method, got None."),
-        (ROUTE + "return Route([])\n", "Own routed to [], which is not an instance"),
-        (ROUTE + "return Route({})\n", "Own routed to {}, which is not an instance"),
+        (ROUTE + "return Route([])\n", "Own routed request 0 to [], which is not an instance"),
+        (ROUTE + "return Route({})\n", "Own routed request 0 to {}, which is not an instance"),
         (
             ROUTE + "return Route('instance-0', '', -1)\n",
             "cached_tokens as a whole number that is not negative, got -1",

@@ -94,8 +94,8 @@ WRONG = [
     ("routing", "None", "got None"),
     ("routing", "nan", "got nan"),
     ("routing", "'instance-0'", "got 'instance-0'"),
-    ("routing", "Route('instance-7')", "routed to 'instance-7', which is not an instance of this cluster"),
-    ("routing", "Route(nan)", "routed to nan, which is not an instance of this cluster"),
+    ("routing", "Route('instance-7')", "to 'instance-7', which is not an instance of this cluster"),
+    ("routing", "Route(nan)", "to nan, which is not an instance of this cluster"),
     ("routing", "Route('instance-0', cached_tokens=nan)", "got nan"),
     ("routing", "Route('instance-0', cached_tokens=-16)", "got -16"),
     ("routing", "Route('instance-0', cached_tokens=10**30)", "got 1000"),
@@ -125,7 +125,7 @@ def test_a_wrong_answer_ends_the_run_with_name_request_and_value(
     sentence = told(tmp_path, stage, BODIES[stage], answer)
     assert sentence.startswith("policies.") and "Own" in sentence
     assert value in sentence
-    assert sentence.endswith("at request 5.")
+    assert "request 5" in sentence
 
 
 @pytest.mark.parametrize("stage", BODIES)

@@ -318,5 +318,7 @@ def test_routing_to_an_instance_that_is_not_up_is_the_policys_mistake(tmp_path: 
             return Route("instance-1")
 
     given = scenario(requests(tmp_path, (0, 16, 2)), 1, max_replicas=2)
-    with pytest.raises(HeadwayError, match=r"Stubborn routed to 'instance-1', which is stopped and takes no requests"):
+    with pytest.raises(
+        HeadwayError, match=r"Stubborn routed request \d+ to 'instance-1', which is stopped and takes no requests"
+    ):
         headway.simulate(given, routing=Stubborn())

@@ -374,7 +374,7 @@ A_MULTIPLIER = "a multiplier is 0 or lies between 0.000001 and 1000000, got"
         ({"segments": [SEGMENT | {"end": "1s"}]}, "p.segments[0].end: must be later than 'start' (1s), got '1s'"),
         (
             {"segments": [SEGMENT, SEGMENT]},
-            "p.segments[1].start: must not be before the end of the previous segment, 2s, got '1s'",
+            "p.segments[1].start: must not be before the end of the previous segment (2s), got '1s'",
         ),
         ({"segments": [SEGMENT | {"to": 2}]}, "p.segments[0].to: there is no such key"),
         *(

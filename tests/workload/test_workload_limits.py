@@ -38,7 +38,7 @@ def error_of(section: Any) -> str:
         ),
         (
             BASE | {"prompt_tokens": {"dist": "lognormal", "mean": 1e-200, "std": 1}},
-            "workload.prompt_tokens.std: must be at most 1e+12 times the mean, 1e-200, got 1.",
+            "workload.prompt_tokens.std: must be at most 1e+12 times the mean (1e-200), got 1.",
         ),
         (BASE | {"prompt_tokens": 10**400}, "got a number of too many digits."),
         (BASE | {"prompt_tokens": {"dist": "constant", "value": 10**400}}, "workload.prompt_tokens.value"),

@@ -39,7 +39,7 @@ class Stages:
         else:
             why = f"does not serve model {shown(request.model)}"
         policy = f"policies.routing: {type(self.routing).__name__}"
-        return HeadwayError(f"{policy} routed to {shown(target)}, which {why}, at request {request.id}.")
+        return HeadwayError(f"{policy} routed request {request.id} to {shown(target)}, which {why}.")
 
     def check_roles(self, route: Route, view: InstanceView, prefill: InstanceView | None, request: Request) -> None:
         if prefill is None:

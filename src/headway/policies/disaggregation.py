@@ -284,12 +284,11 @@ def wrong_half(half: Any, role: str, answer: Any, request: Request, cluster: Clu
         return wrong_answer(f"{PLACE}.{role}", half, right, answer, request)
     where = f"{PLACE}.{role}: {type(half).__name__}"
     if answer.prefill is not None:
-        wrong = "must choose one of its candidates, but also named an instance for 'prefill'"
-        right = "set `pairs = True` in the class of a policy that chooses both"
-        return HeadwayError(f"{where} {wrong}; {right}, at request {request.id}.")
+        wrong = f"must choose one of its candidates, but also named an instance for 'prefill', at request {request.id}"
+        return HeadwayError(f"{where} {wrong}. If the policy chooses both, set `pairs = True` in its class.")
     known = ", ".join(ids(cluster.instances)[:8])
-    wrong = f"routed to {shown(answer.target)}, which is not one of its candidates ({known})"
-    return HeadwayError(f"{where} {wrong}, at request {request.id}.")
+    wrong = f"routed request {request.id} to {shown(answer.target)}, which is not one of its candidates ({known})"
+    return HeadwayError(f"{where} {wrong}.")
 
 
 def both_cards(chosen: Route, generating: ClusterView, other: Route, prompting: ClusterView) -> Scorecard:

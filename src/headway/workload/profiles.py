@@ -194,7 +194,7 @@ class Segments(Repeatable, frozen=True, tag="segments"):
             place = f"{where}.segments[{number}]"
             start, end = microseconds(entry.start, f"{place}.start"), microseconds(entry.end, f"{place}.end")
             if start < since:
-                wrong = f"must not be before the end of the previous segment, {self.segments[number - 1].end}"
+                wrong = f"must not be before the end of the previous segment ({self.segments[number - 1].end})"
                 raise HeadwayError(f"{place}.start: {wrong}, got {shown(entry.start)}.")
             if end <= start:
                 raise HeadwayError(f"{place}.end: must be later than 'start' ({entry.start}), got {shown(entry.end)}.")

@@ -128,7 +128,7 @@ def parse(spec: object, where: str) -> tuple[str, Shape]:
     _check_bounds(shape, where)
     _check_figures(shape, where, value_at)
     if kind == "lognormal" and isinstance(shape, Spread) and shape.std > MAX_RATIO * shape.mean:
-        wrong = f"must be at most {MAX_RATIO:g} times the mean, {figure_text(shape.mean)}"
+        wrong = f"must be at most {MAX_RATIO:g} times the mean ({figure_text(shape.mean)})"
         raise HeadwayError(f"{where}.std: {wrong}, got {figure_text(shape.std)}.")
     if kind == "geometric" and isinstance(shape, Exponential) and shape.mean < 1:
         raise HeadwayError(

@@ -196,7 +196,7 @@ class Wrong:
 
 
 def test_a_policy_that_sends_a_request_to_another_model_fails_the_run(tmp_path: Path) -> None:
-    wrong = "policies.routing: Wrong routed to 'y-one-0', which does not serve model 'x', at request 0."
+    wrong = "policies.routing: Wrong routed request 0 to 'y-one-0', which does not serve model 'x'."
     with pytest.raises(HeadwayError) as told:
         headway.simulate(scenario(tmp_path, [Record(8, 4, 0, [(1, 2)], model="x")]), routing=Wrong())
     assert str(told.value) == wrong
