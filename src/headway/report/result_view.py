@@ -24,6 +24,7 @@ from headway.types import Json
 LINES: Final = 39  # maximum number of lines of a result's text
 LAST: Final = 7  # number of lines at the end, such as the verdict, that are kept if a text is too long
 NARROW, WIDE = 80, 120  # minimum and maximum width of a text, in characters
+LONG: Final = 60  # maximum number of characters of a cell that does not wrap
 ROWS: Final = 100  # maximum number of rows of an HTML table
 UNBROKEN: Final = 10_000  # a width in characters at which no label breaks
 
@@ -104,13 +105,16 @@ def _table(table: Table) -> str:
     rows = "".join(f"<tr>{''.join(row)}</tr>" for row in zip(*columns, strict=True))
     left = len(table.rows) - ROWS
     more = f"<p>and {left:,} more rows</p>" if left > 0 else ""
-    return f"<table>{head}<tbody>{rows}</tbody></table>{more}"
+    return f'<table style="margin:.6em 0">{head}<tbody>{rows}</tbody></table>{more}'
 
 
 def _cell(tag: str, cell: RenderableType, justify: str, bold: bool = False) -> str:
-    text = _lines(cell if isinstance(cell, Text) else Text(str(cell)))
+    plain = cell if isinstance(cell, Text) else Text(str(cell))
+    text = _lines(plain)
     side = "right" if justify == "right" else "left"
-    return f'<{tag} style="text-align:{side}">{f"<b>{text}</b>" if bold and text else text}</{tag}>'
+    wrap = "normal" if len(plain.plain) > LONG else "nowrap"
+    style = f"text-align:{side};white-space:{wrap}"
+    return f'<{tag} style="{style}">{f"<b>{text}</b>" if bold and text else text}</{tag}>'
 
 
 def _lines(text: Text) -> str:
