@@ -31,7 +31,13 @@ SCENARIO: dict[str, Any] = {
 }
 POLICY = "def route(request, cluster):\n    return argmin(cluster.instances, lambda one: one.inflight)\n"
 # Functions that return something else than a result.
-OTHERS = {"policy": "a decorator", "summarize": "a text"}
+OTHERS = {
+    "policy": "a decorator",
+    "schema": "a JSON Schema",
+    "schema_file": "a path",
+    "summarize": "a text",
+    "write_starter": "a file",
+}
 
 
 @pytest.fixture(scope="module")
