@@ -275,3 +275,15 @@ def test_the_page_on_traces_has_the_hits_that_its_commands_print(headway: Run, t
         assert [f"{100 * row['block_hit_ratio']:.1f}" for row in reuse if row["instances"] == 1] == [
             row[column] for row in rows
         ]
+
+
+def test_a_run_says_that_one_model_answers_requests_for_several(headway: Run, tmp_path: Path) -> None:
+    table = tmp_path / "two.csv"
+    table.write_text("ts,in,out,m\n0,100,10,a\n1,100,10,b\n")
+    mapping = "arrival=ts,prompt=in,output=out"
+    for columns, noted in ((mapping, False), (f"{mapping},model=m", True)):
+        converted = tmp_path / f"{noted}.headway.jsonl"
+        assert headway("trace", "convert", str(table), str(converted), "--map", columns).returncode == 0
+        done = headway("run", str(converted), "--json")
+        assert done.returncode == 0
+        assert ("The requests name 2 models (a, b), but every instance serves" in done.stderr) is noted

@@ -97,6 +97,7 @@ def run(
         note_lost_prefixes,
         note_missed_faults,
         note_no_figures,
+        note_one_model,
         note_unmeasured,
     )
     from headway.experiment.run import about
@@ -116,6 +117,7 @@ def run(
     routing = result.scenario["policies"]["routing"]
     say(note_lost_prefixes(loaded.cluster, {routing["name"]: routing}), note_idle_autoscaler(loaded))
     say(note_unmeasured(loaded), note_missed_faults(loaded, [result.summary()]))
+    say(note_one_model(loaded, result))
     if as_json:
         say(note_no_figures(result.summary(), loaded.warmup))
         return {"run": about(loaded), **result.summary()}

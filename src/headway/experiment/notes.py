@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from headway.config.wording import cut
 from headway.policies import registry
 from headway.policies.registry import DEFAULT_POLICIES
+from headway.results.result import Result
 from headway.scenario.cluster_spec import Cluster
 from headway.scenario.scenario import Scenario
 
@@ -60,6 +62,21 @@ def note_unmeasured(scenario: Scenario) -> str | None:
         if sentence is not None:
             notes[sentence] = None
     return " ".join(notes) or None
+
+
+def note_one_model(scenario: Scenario, result: Result) -> str | None:
+    """Return a note that says that all instances answer requests for several models. If the cluster has deployments,
+    or the requests do not come from a trace that names several models, return None."""
+    if scenario.cluster.deployments or scenario.workload.trace is None:
+        return None
+    names = list(dict.fromkeys(result.requests["model"]))
+    if len(names) < 2:
+        return None
+    served = scenario.cluster.default_model()
+    return (
+        f"The requests name {len(names)} models ({cut(', '.join(names))}), but every instance serves {served} and "
+        "answers all of them. Describe each model in 'cluster.deployments' to simulate them separately."
+    )
 
 
 def _is_static(spec: Any) -> bool:
