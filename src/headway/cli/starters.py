@@ -35,7 +35,10 @@ def scenario(
     routing: Routing = None,
     force: Force = False,
 ) -> Page:
-    """Write a scenario. In a terminal, and without options, ask for the values."""
+    """Write a scenario: requests, instances and policies.
+
+    In a terminal, and without options, ask for the values.
+    """
     options = {"rate": rate, "instances": instances, "model": model, "gpu": gpu, "trace": trace, "routing": routing}
     return _write("scenario", file, force, options, "headway run")
 
@@ -52,7 +55,10 @@ def gateway(
     routing: Routing = None,
     force: Force = False,
 ) -> Page:
-    """Write the settings of a gateway. In a terminal, and without options, ask for the values."""
+    """Write the settings of a gateway.
+
+    In a terminal, and without options, ask for the values.
+    """
     options = {"listen": listen, "engines": engine, "routing": routing}
     return _write("gateway", file, force, options, "headway serve")
 
@@ -68,7 +74,10 @@ def suite(
     gpu: Gpu = None,
     force: Force = False,
 ) -> Page:
-    """Write a suite for a search. In a terminal, and without options, ask for the values."""
+    """Write a suite: the cases and objectives of a search.
+
+    In a terminal, and without options, ask for the values.
+    """
     options = {"rate": rate, "instances": instances, "model": model, "gpu": gpu}
     return _write("suite", file, force, options, "headway evolve")
 
@@ -83,7 +92,10 @@ def policy(
     stage: Annotated[Stage | None, Parameter(help="Stage of the policy. Default: routing.")] = None,
     force: Force = False,
 ) -> Page:
-    """Write a policy in the policy language. In a terminal, and without options, ask for the stage."""
+    """Write a policy in the policy language.
+
+    In a terminal, and without options, ask for the stage.
+    """
     return _write("policy", file, force, {"stage": stage}, "headway policy check")
 
 
