@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from headway.report.workload_tables import snippet
 TENANTS = str(ROOT / "examples" / "07_tenants.yaml")
 SESSIONS = str(ROOT / "examples" / "08_sessions.jsonl")
 REPLAY = str(ROOT / "examples" / "08_traces.yaml")
+Call = Callable[[str], Any]
 
 
 def test_a_preview_is_the_commands_document(headway: Run) -> None:
@@ -82,3 +85,72 @@ def test_the_controls_are_there_from_python() -> None:
     assert isinstance(result, headway.Controls)
     assert list(result.summaries) == ["lmetric", "load-only", "sticky", "unified", "capped"]
     assert result.difference("lmetric", "latency.ttft.p99") == 0
+
+
+# --- a trace in place of a scenario -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_trace(tmp_path: Path) -> Path:
+    file = tmp_path / "mine.headway.jsonl.gz"
+    headway.convert_trace(SESSIONS, file, limit=12, progress=False)
+    return file
+
+
+def test_a_trace_runs_from_python_as_by_the_command(headway: Run, own_trace: Path) -> None:
+    import headway as package
+
+    output = headway("run", str(own_trace), "--json")
+    assert output.returncode == 0, output.stderr
+    document = json.loads(output.stdout)
+    del document["run"]
+    assert json.loads(json.dumps(package.simulate(own_trace).summary())) == document
+    assert document["requests"]["arrived"] == 12
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda trace: headway.compare(trace, "round-robin,lmetric", seeds=1, workers=1, progress=False).scenario,
+        lambda trace: headway.sweep(trace, "cluster.instances=1,2", workers=1, progress=False).scenario,
+        lambda trace: headway.plan(trace, "ttft_p99<=10s", seeds=1, points=0, workers=1, progress=False).scenario,
+        lambda trace: headway.Scenario.load(trace).resolved(),
+    ],
+    ids=["compare", "sweep", "plan", "load"],
+)
+def test_a_trace_has_the_cluster_and_the_slo_of_the_embedded_scenario(own_trace: Path, call: Call) -> None:
+    scenario, embedded = call(str(own_trace)), headway.Scenario.load().resolved()
+    assert scenario["workload"]["trace"]["path"] == str(own_trace)
+    assert scenario["name"] == own_trace.name
+    for section in ("seed", "cluster", "slo"):
+        assert scenario[section] == embedded[section]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda trace: headway.controls(trace, workers=1, progress=False).summaries["lmetric"]["requests"]["arrived"],
+        lambda trace: headway.preview(trace, progress=False)["requests"],
+        lambda trace: headway.write_workload(trace, f"{trace}.copy.jsonl", progress=False)["written"],
+    ],
+    ids=["controls", "preview", "write_workload"],
+)
+def test_each_function_takes_a_trace_in_place_of_a_scenario(own_trace: Path, call: Call) -> None:
+    assert call(str(own_trace)) == 12
+
+
+def test_the_command_writes_the_workload_of_a_trace_or_of_a_foreign_file(headway: Run, own_trace: Path) -> None:
+    target = own_trace.with_name("written.jsonl")
+    for source in (str(own_trace), str(ROOT / "examples" / "interop" / "blis_workload.yaml")):
+        done = headway("workload", "write", source, str(target), "--requests", "9", "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["written"] == 9
+
+
+def test_the_command_still_writes_the_workload_of_a_run_folder(headway: Run, tmp_path: Path) -> None:
+    import headway as package
+
+    package.simulate(TENANTS, overrides="workload.duration=5s", progress=False).save(tmp_path / "run")
+    done = headway("workload", "write", str(tmp_path / "run"), str(tmp_path / "x.jsonl"), "--requests", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["written"] == 3

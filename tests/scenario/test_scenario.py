@@ -278,6 +278,27 @@ def test_a_missing_file_suggests_the_nearest_preset() -> None:
         Scenario.load(DEFAULT[:-1])
 
 
+@pytest.mark.parametrize("name", ["nope.csv", "traces/nope.headway.jsonl.gz"])
+def test_a_missing_trace_is_not_taken_for_a_preset(name: str) -> None:
+    with pytest.raises(
+        HeadwayError, match=f"{re.escape(name)}: there is no file of this name; expected a trace"
+    ) as caught:
+        Scenario.load(name)
+    assert DEFAULT not in str(caught.value)
+
+
+def test_a_preset_comes_before_a_folder_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / DEFAULT).mkdir()
+    assert Scenario.load().workload.trace is None
+
+
+def test_a_toml_file_is_not_taken_for_a_trace(tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text("[cluster]\n")
+    with pytest.raises(HeadwayError, match="headway import routesim"):
+        Scenario.load(tmp_path / "r.toml")
+
+
 def test_a_trace_is_found_beside_its_scenario(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n")
     file = tmp_path / "s.yaml"

@@ -88,9 +88,6 @@ class Choice:
         if scenario is not None and (translation := foreign_scenario(Path(scenario))) is not None:
             say(*translation.notes)
             data = load_data({"name": Path(scenario).stem, **translation.document})
-        elif scenario is not None and is_trace(scenario):
-            trace = {"path": str(Path(scenario).absolute())}
-            data = load_data(DEFAULT) | {"name": Path(scenario).name, "workload": {"trace": trace}}
         else:
             data = load_data(DEFAULT if scenario is None else scenario)
         if policy_file is not None and (translation := with_foreign_policies(data, policy_file)) is not None:
@@ -110,12 +107,6 @@ class Choice:
 
 
 AS_IT_IS = Choice()
-
-
-def is_trace(scenario: str) -> bool:
-    """Return whether a path names a trace instead of a scenario."""
-    path = Path(scenario)
-    return path.suffix not in (".yaml", ".yml", ".json") and path.exists()
 
 
 def allow_policies(timeout: str | None) -> None:

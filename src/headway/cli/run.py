@@ -51,7 +51,9 @@ def preview(
 
 @workload.command
 def write(
-    scenario: Annotated[str, Parameter(help="A scenario's YAML file, a preset's name, or a run folder.")],
+    scenario: Annotated[
+        str, Parameter(help="A YAML file, a preset's name, a run folder, a trace, or a file of BLIS or RouteSim.")
+    ],
     target: Annotated[Path, Parameter(name="OUT", help="The trace to write.")],
     /,
     *,
@@ -66,9 +68,10 @@ def write(
 
     if requests is not None and requests < 1:
         raise HeadwayError(f"--requests: must be at least 1, got {requests}.")
+    source = scenario if Path(scenario).is_dir() else AS_IT_IS.data(scenario)
     with Bar(None, "requests") as bar:
         document = write_workload(
-            scenario, target, overrides=changes or (), to=to, requests=requests, progress=bar.update
+            source, target, overrides=changes or (), to=to, requests=requests, progress=bar.update
         )
     say(*(f"{target.name}: the {document['format']} format cannot express {phrase}." for phrase in document["lost"]))
     line = f"wrote {document['written']:,} requests to {target} in {document['format']} format"

@@ -169,8 +169,8 @@ def write_workload(
     `to` is the format; by default, the target's name determines it. The scenario may be a run folder: its workload is
     generated again, which gives the same requests.
     """
-    if isinstance(scenario, str | pathlib.Path) and pathlib.Path(scenario).is_dir():
-        scenario = pathlib.Path(scenario) / "scenario.yaml"
+    if isinstance(scenario, str | pathlib.Path) and (run := pathlib.Path(scenario) / "scenario.yaml").is_file():
+        scenario = run
     loaded = Scenario.load(scenario, overrides)
     reader = planned_trace(loaded.workload.plan(loaded.seed.workload, loaded.cluster.default_model()), loaded.name)
     if requests is not None:

@@ -93,7 +93,7 @@ def simulate(
     progress: Progress | bool = True,
     explain: Explain | None = None,
 ) -> Result:
-    """Run a scenario (a path, a preset's name, a mapping or a `Scenario`) and return its result.
+    """Run a scenario (a path, a preset's name, a trace, a mapping or a `Scenario`) and return its result.
 
     `overrides` are `key.path=value` changes. Give a stage's policy by name, as a mapping with `name` and parameters,
     or, except for flow control, as your own class or object. If you give none, the scenario's policy runs. `trace` is

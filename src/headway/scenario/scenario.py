@@ -31,6 +31,7 @@ from headway.types import Json
 from headway.workload.spec import WorkloadSpec
 
 DEFAULT: Final = "conversations-2026-11-17"
+ENDINGS: Final = (".yaml", ".yml", ".json")  # of scenario files; any other file is a trace
 MOST_ROUTERS: Final = 1024
 STAGES: Final = tuple(DEFAULT_POLICIES)
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -224,8 +225,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, source: Source = DEFAULT, overrides: str | Iterable[str] = ()) -> Scenario:
-        """Load a scenario from a file, a preset's name, a mapping or another scenario, and apply `key.path=value`
-        overrides."""
+        """Load a scenario from a file, a preset's name, a trace, a mapping or another scenario, and apply
+        `key.path=value` overrides."""
         if isinstance(source, Scenario) and not overrides:
             return source
         return validate(load_data(source, overrides))
@@ -251,7 +252,8 @@ def presets() -> list[str]:
 
 
 def load_data(source: Source, assignments: str | Iterable[str] = ()) -> Json:
-    """Return a scenario as a mapping, not yet validated. Relative paths in a file resolve against its folder."""
+    """Return a scenario as a mapping, not yet validated. Relative paths in a file resolve against its folder. A trace
+    replaces the workload of the default scenario."""
     if isinstance(source, Scenario):
         data: Any = source.resolved()
     elif isinstance(source, Mapping):
@@ -266,24 +268,34 @@ def load_data(source: Source, assignments: str | Iterable[str] = ()) -> Json:
 def _read(source: str | Path) -> Any:
     try:
         path = Path(source).expanduser()
-        there = path.is_file()
+        there, is_file = path.exists(), path.is_file()
+        ending = path.suffix.lower()
     except (OSError, RuntimeError) as error:  # an unknown user in `~user`, a path that is too long, or no permission
         raise HeadwayError(
             f"{cut(str(source))}: cannot be read ({getattr(error, 'strerror', None) or str(error).rstrip('.')})."
         ) from None
-    if there:
+    if is_file and ending in ENDINGS:
         data = documents.read_yaml(path)
         if isinstance(data, dict):
             data.setdefault("name", documents.stem(str(path)))
             data = _absolute(data, path.parent)
         return data
-    text = documents.presets("scenarios").get(str(source))
-    if text is not None:
-        return {"name": str(source), **documents.parse_yaml(text, str(source))}
-    if path.is_dir():
-        raise HeadwayError(f"{source}: is a folder; expected a scenario file.")
+    if not is_file and str(source) in presets():
+        return _preset(str(source))
+    if is_file and ending == ".toml":
+        raise HeadwayError(f"{source}: is not a scenario. Convert a file of RouteSim with headway import routesim.")
+    if there:  # some traces are folders
+        path = path.absolute()
+        return _preset(DEFAULT) | {"name": path.name, "workload": {"trace": {"path": str(path)}}}
+    if ending and ending not in ENDINGS:
+        expected = "expected a trace, a scenario's YAML file or a preset's name"
+        raise HeadwayError(f"{cut(str(source))}: there is no file of this name; {expected}.")
     hint = suggest(cut(str(source)), presets())
     raise HeadwayError(f"{cut(str(source))}: there is no scenario file or preset of this name.{hint}")
+
+
+def _preset(name: str) -> Json:
+    return {"name": name, **documents.parse_yaml(documents.presets("scenarios")[name], name)}
 
 
 def _absolute(data: Json, folder: Path | None = None) -> Json:
