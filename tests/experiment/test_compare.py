@@ -214,7 +214,9 @@ def test_an_unknown_figure_is_told_before_anything_runs(monkeypatch: pytest.Monk
 # --- processes --------------------------------------------------------------------------------------------------------
 
 
-def test_a_part_that_the_caller_declared_is_known_wherever_it_runs() -> None:
+def test_a_part_that_the_caller_declared_is_known_wherever_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))  # the tests of the schemas list all scorers
+
     @headway.policy("scorer", "test-compare-spare")
     class Spare:
         def score(self, request: headway.Request, candidates: Any, cluster: headway.ClusterView) -> list[float]:
