@@ -257,6 +257,16 @@ def test_bad_rows_of_a_table_are_skipped_if_asked(headway: Run, tmp_path: Path) 
     assert refused.returncode == 2 and "1 of 13 rows is bad: line 14: prompt (in_tok) '-1' is not" in refused.stderr
     skipped = headway("trace", "convert", "my.csv", "mine.jsonl", "--map", MAP, "--skip-bad", cwd=tmp_path)
     assert skipped.returncode == 0 and "bad rows are skipped: 1 (line 14: prompt" in skipped.stderr
+    looked = headway("trace", "inspect", "my.csv", "--map", MAP, "--skip-bad", cwd=tmp_path)
+    (tmp_path / "s.yaml").write_text(looked.stdout.splitlines()[-1] + "\n")
+    assert headway("run", "s.yaml", cwd=tmp_path).returncode == 0
+
+
+def test_a_slow_trace_has_a_rate_above_zero(headway: Run, tmp_path: Path) -> None:
+    rows = "".join(f"{300 * at},9,1\n" for at in range(24))
+    (tmp_path / "my.csv").write_text(f"ts,in,out\n{rows}")
+    looked = headway("trace", "inspect", "my.csv", "--yes", cwd=tmp_path)
+    assert " 0.0035 requests/s over 6,900 s" in looked.stdout and "at most 0.00 per" not in looked.stdout
 
 
 @pytest.mark.full

@@ -70,7 +70,7 @@ def inspect(
             progress=bar.update,
         )
     mapping = None if columns is None else write_columns(columns)
-    example = snippet(figures, str(file), block_tokens, limit, mapping)
+    example = snippet(figures, str(file), block_tokens, limit, mapping, table.skip_bad)
     return figures if as_json else Page([report(figures, file.name), "", "To replay it, in a scenario:"], example)
 
 

@@ -1,6 +1,7 @@
 """Number formats of reports: figures, fractions, times and money; and the headings of figures in a table."""
 
 from collections.abc import Callable, Iterable
+from math import floor, log10
 from typing import Final
 
 from headway.experiment.verdict import format_figure
@@ -17,6 +18,13 @@ def number(value: float | None, digits: int = 1) -> str:
     if value is None:
         return GAP
     return f"{value:,.{0 if abs(value) >= 1000 else digits}f}"
+
+
+def rate_text(value: float | None) -> str:
+    """Write a rate with two decimals or, if it is below 0.1, with two significant digits."""
+    if value is None or not 0 < value < 0.1:
+        return number(value, 2)
+    return f"{value:.{1 - floor(log10(value))}f}"
 
 
 def brief(value: float) -> float:

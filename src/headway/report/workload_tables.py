@@ -11,7 +11,7 @@ from rich.text import Text
 
 from headway.report import html
 from headway.report.charts import COLOURS, bins, figure, legend, lines, palette, side_by_side
-from headway.report.number_format import GAP, count, number, percent, time_text
+from headway.report.number_format import GAP, count, number, percent, rate_text, time_text
 from headway.report.terminal import bar, columns, facts, table
 from headway.types import Json
 
@@ -57,12 +57,12 @@ def arrivals(trace: Mapping[str, Any]) -> list[RenderableType]:
     rates = times["rate_over_time_per_s"]
     idc = ", ".join(_dispersion(window, value, trace["span_s"]) for window, value in times["idc"].items())
     rows = [
-        ("rate", f"{number(trace['rate_per_s'], 2)} requests/s over {number(trace['span_s'])} s"),
+        ("rate", f"{rate_text(trace['rate_per_s'])} requests/s over {number(trace['span_s'])} s"),
         ("gaps", f"coefficient of variation {number(times['cv'], 3)} (0 even, 1 Poisson)"),
         ("dispersion", f"{idc} (variance of counts divided by their mean, 1 Poisson)"),
         ("peak to mean", f"{number(times['peak_to_mean_60s'], 2)} per minute"),
     ]
-    head = f" arrivals over time, at most {number(max(rates, default=None), 2)} per second"
+    head = f" arrivals over time, at most {rate_text(max(rates, default=None))} per second"
     plot: list[RenderableType] = ["", Text(head), Text(f" {columns(rates)}")] if rates else []
     return [facts(rows), *plot]
 
@@ -168,12 +168,18 @@ def snippet(
     block_tokens: int | None = None,
     limit: int | None = None,
     columns: str | None = None,
+    skip_bad: bool = False,
 ) -> str:
     """Return the section of a scenario that replays this trace; sessions without a common clock need `starts`."""
     where = path if re.fullmatch(r"[\w./-]+", path) else json.dumps(path)
     starts = ", starts: {rate: 0.2/s, arrival: poisson}" if trace.get("clock") == "session" else ""
     mapping = None if columns is None else json.dumps(columns)
-    options = {"block_tokens": block_tokens, "limit": limit, "columns": mapping}
+    options = {
+        "block_tokens": block_tokens,
+        "limit": limit,
+        "columns": mapping,
+        "skip_bad": "true" if skip_bad else None,
+    }
     keys = "".join(f", {name}: {value}" for name, value in options.items() if value is not None)
     return f"workload: {{trace: {{format: {trace['format']}, path: {where}{keys}{starts}}}}}"
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from headway import HeadwayError, convert_trace, simulate
+from headway.workload.spec import WorkloadSpec
 from headway.workload.traces import open_trace, sorting
-from headway.workload.traces.columns import parse_columns
+from headway.workload.traces.columns import guess_columns, parse_columns, write_columns
 from headway.workload.traces.record import Options, Record
 
 PLAIN = "arrival=ts,prompt=in,output=out"
@@ -117,7 +118,7 @@ def test_bad_rows_are_counted_and_named_and_skipped_if_asked(tmp_path: Path) -> 
     assert said.startswith(
         "my.csv: 6 of 12 rows are bad: line 3: arrival (ts) is negative; line 5: arrival (ts) 'x' is "
     )
-    assert said.endswith("; and 1 more. Mend them, or skip them with --skip-bad.")
+    assert said.endswith("; and 1 more. Mend them, or skip them: pass --skip-bad (in Python: skip_bad).")
     assert rows(file, skip_bad=True) == [(0, 9, 1)] * 6
 
 
@@ -133,6 +134,51 @@ def test_a_unit_that_is_wrong_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(HeadwayError, match=r"the last arrival is after 231 days.*Check the unit of arrival"):
         rows(file)
     assert rows(file, "arrival=ts:ms,prompt=in,output=out")[1][0] == 20000 * S
+
+
+@pytest.mark.parametrize(
+    ("mapping", "unit"), [("arrival=ts:s,prompt=in,output=out", "ms"), ("arrival=ts:ms,prompt=in,output=out", "us")]
+)
+def test_dates_after_2100_are_an_error_that_names_the_unit_that_fits(mapping: str, unit: str, tmp_path: Path) -> None:
+    first = 1_763_000_000_000 * (1 if unit == "ms" else 1000)
+    file = write(tmp_path, f"ts,in,out\n{first},9,1\n{first + 6},9,1\n")
+    fits = f"all arrivals are after 2100. Check the unit of arrival. {unit} fits: write arrival=ts:{unit}."
+    with pytest.raises(HeadwayError, match=fits):
+        rows(file, mapping)
+    assert len(rows(file, f"arrival=ts:{unit},prompt=in,output=out")) == 2
+
+
+@pytest.mark.parametrize(
+    ("ask", "format", "remedy"),
+    [
+        ("--from", None, "Pass --map {} (in Python: columns), with your columns in place of COLUMN. Otherwise set "),
+        ("--from", "columns", "Pass --map {} (in Python: columns), with your columns in place of COLUMN."),
+        ("workload.trace.format", None, 'Set workload.trace.columns: "{}", with your columns in place of COLUMN. Oth'),
+        ("arrival.format", None, "Convert it with headway trace convert --map {}, with your columns in place of"),
+    ],
+)
+def test_a_table_without_usual_names_is_an_error_that_names_its_columns(
+    ask: str, format: str | None, remedy: str, tmp_path: Path
+) -> None:
+    file = write(tmp_path, "ts;eingabe;ausgabe;gespraech\n0;9;1;a\n")
+    with pytest.raises(HeadwayError) as error:
+        open_trace(file, format, ask=ask)
+    said = str(error.value)
+    columns = "No column has a usual name of prompt and output; the columns are ts, eingabe, ausgabe, gespraech. "
+    assert columns + remedy.format("arrival=ts,prompt=COLUMN,output=COLUMN") in said
+    assert said.partition("to one of headway")[0].count("COLUMN") == 3  # the remedy for tables comes first
+
+
+def test_short_names_of_columns_are_guessed(tmp_path: Path) -> None:
+    guess = guess_columns(write(tmp_path, "ts,in,out,conv\n0,9,1,a\n"))
+    assert guess is not None and write_columns(guess) == f"{PLAIN},session=conv"
+
+
+def test_a_scenario_names_its_own_key_for_bad_rows(tmp_path: Path) -> None:
+    trace = {"path": str(write(tmp_path, "ts,in,out\n0,9,1\n1,-5,1\n")), "columns": PLAIN}
+    with pytest.raises(HeadwayError, match=r"Mend them, or skip them: set workload.trace.skip_bad: true\.$"):
+        list(WorkloadSpec(trace=trace).plan(1, "m"))
+    assert len(list(WorkloadSpec(trace={**trace, "skip_bad": True}).plan(1, "m"))) == 1
 
 
 def test_large_files_in_any_order_are_sorted_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

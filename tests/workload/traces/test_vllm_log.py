@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headway import convert_trace
+import pytest
+
+from headway import HeadwayError, convert_trace, inspect_trace
 from headway.workload.traces import detect, open_trace
 
 PARAMS = "params: SamplingParams(n=1, temperature=1.0, max_tokens=64, min_tokens=0)"
@@ -60,3 +62,39 @@ def test_streams_and_debug_lines_are_put_together(tmp_path: Path) -> None:
     assert document["written"] == 2
     first, second = open_trace(tmp_path / "x.jsonl").records
     assert (first.prompt_tokens, first.output_tokens, second.at_ps) == (3, 3, 5 * 10**12)
+
+
+def test_details_may_come_before_the_line_of_their_request(tmp_path: Path) -> None:
+    log = [
+        "DEBUG 12-31 23:59:59 [logger.py:35] Request chatcmpl-a details: prompt: 'x', prompt_token_ids: [1, 2, 3], "
+        "prompt_embeds shape: None.\n",
+        "INFO 12-31 23:59:59 [logger.py:41] Received request chatcmpl-a: " + PARAMS + ", lora_request: None.\n",
+        generated(0, "chatcmpl-a", [5, 6]),
+    ]
+    (tmp_path / "vllm.log").write_text("".join(log))
+    [record] = open_trace(tmp_path / "vllm.log").records
+    assert (record.prompt_tokens, record.output_tokens) == (3, 2)
+
+
+BANNER = "INFO 11-18 02:10:00 [api_server.py:1289] vLLM API server version 0.10.1\n"
+NO_IDS = received(1, "a", []).replace("prompt_token_ids: []", "prompt_token_ids: None")
+
+
+@pytest.mark.parametrize(
+    ("log", "missing"),
+    [
+        (NO_IDS + generated(2, "a", [1]), "of 1, 1 without prompt_token_ids."),
+        (received(1, "a", [1]) + received(2, "b", [1]), "of 2, 2 without output_token_ids."),
+        (NO_IDS, "of 1, 1 without prompt_token_ids and 1 without output_token_ids."),
+        ("", "this log of vLLM has no lines of requests, such as `Received request ID: …`."),
+    ],
+)
+def test_a_log_without_lengths_says_what_is_missing_and_how_to_log_it(log: str, missing: str, tmp_path: Path) -> None:
+    (tmp_path / "vllm.log").write_text(BANNER + log)
+    for use in (inspect_trace, lambda file: convert_trace(file, tmp_path / "x.jsonl")):
+        with pytest.raises(HeadwayError) as error:
+            use(tmp_path / "vllm.log")
+        assert missing in str(error.value)
+        assert "Run vLLM with --enable-log-requests --enable-log-outputs and VLLM_LOGGING_LEVEL=DEBUG" in str(
+            error.value
+        )

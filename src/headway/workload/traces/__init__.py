@@ -9,12 +9,14 @@ from itertools import islice
 from pkgutil import iter_modules
 from typing import Final
 
+from msgspec.structs import replace
+
 from headway.config.keys import Form
 from headway.config.schema import Names
 from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
-from headway.workload.traces.columns import EXAMPLE, column_names, guess_columns, write_columns
 from headway.workload.traces.columns import NAME as TABLE
+from headway.workload.traces.columns import REQUIRED, column_names, how_to_map
 from headway.workload.traces.record import Format, Options, Reader
 from headway.workload.traces.source import check_ordinary, check_text, head
 from headway.workload.traces.table import Trace
@@ -24,7 +26,6 @@ FIRST: Final = (  # modules whose formats are listed first, in this order
     *("blis", "otel", "records", "vllm_log", "own_table"),
 )
 DEFAULTS: Final = Options()
-SHOWN: Final = 12  # maximum number of columns of a table that an error lists
 
 
 _NAMES: Final = dict.fromkeys((*FIRST, *(module.name for module in iter_modules(__path__))))
@@ -57,12 +58,14 @@ def detect(path: pathlib.Path, ask: str = "--format") -> str:
     if first:
         check_text(first[0], path)
     what = "folder" if path.is_dir() else "file"
-    guess, table = guess_columns(path), column_names(path)
-    mapping = EXAMPLE if guess is None else write_columns(guess)
-    remedy = f"Set {ask} to one of {', '.join(names or FORMATS)}; or, if it is a table of your own"
-    remedy += f" (its columns are {', '.join(table[:SHOWN])})" if guess is None and len(table) > 2 else ""
-    remedy += f", convert it with headway trace convert --map {mapping}"
-    raise HeadwayError(f"{path.name or path}: cannot detect the format of this {what}. {remedy}.")
+    wrong = f"{path.name or path}: cannot detect the format of this {what}."
+    python = " (in Python: format)" if ask.startswith("--") else ""
+    known = names or [name for name in FORMATS if name != TABLE]
+    choice = f"et {ask} to one of {', '.join(known)}{python}"
+    mapping = how_to_map(path, ask)
+    if not names and len(column_names(path)) >= len(REQUIRED):
+        raise HeadwayError(f"{wrong} If it is a table of your own, map its columns. {mapping} Otherwise s{choice}.")
+    raise HeadwayError(f"{wrong} S{choice}; or, if it is a table of your own, map its columns. {mapping}")
 
 
 def open_trace(
@@ -78,7 +81,7 @@ def open_trace(
     if not known.drawn and (options.start is not None or options.duration is not None):
         wrong = f"start and duration do not apply to a {known.name} trace"
         raise HeadwayError(f"{path.name}: {wrong}. Use the transform slice to take a part of it.")
-    reader = known.read(path, options)
+    reader = known.read(path, replace(options, ask=ask))
     if options.block_tokens is not None and reader.info.block_tokens is None:
         raise HeadwayError(f"{path.name}: this {known.name} trace has no blocks. Remove block_tokens.")
     if options.limit is not None:

@@ -19,6 +19,7 @@ EXCEL: Final = "excel"  # the unit of Excel's dates: days since 30 December 1899
 EXCEL_1970: Final = 25_569  # Excel's number for 1 January 1970
 EXCEL_2100: Final = 73_051
 DAY_PS: Final = 86_400 * PS_PER_SECOND
+PS_2100: Final = (EXCEL_2100 - EXCEL_1970) * DAY_PS
 UNITS: Final = {"s": PS_PER_SECOND, "ms": 10**9, "us": 10**6, "ns": 10**3, "ps": 1, EXCEL: DAY_PS}
 EPOCHS: Final = ((10**17, "ns"), (10**14, "us"), (10**11, "ms"), (10**8, "s"))  # minimum of a date in each unit
 DATED_PS: Final = 10**8 * PS_PER_SECOND  # a time from here on counts from 1970
@@ -79,8 +80,8 @@ def read_tokens(value: Any, least: int) -> int:
         number = None
     elif ONE_GROUP.fullmatch(text):
         whole, decimals = re.split("[.,]", text)
-        small = f"{whole}.{decimals}".rstrip("0").rstrip(".")
-        raise BadRow(f"{shown(text)} may mean {small} or {whole}{decimals}; write it without a separator")
+        meanings = f"{whole} or {whole}{decimals}" if decimals == "000" else f"{whole}{decimals}"
+        raise BadRow(f"{shown(text)} may mean {meanings}; write it without a separator")
     else:
         number = read_number(text)
     if number is None or not least <= number <= MAX_LENGTH or number != int(number):

@@ -24,9 +24,9 @@ FIELDS: Final = {  # field -> usual names of its column, in lower case without s
     "arrival": ("arrival", "arrivaltime", "arrivedat", "timestamp", "time", "ts", "datetime", "date", "createdat",
                 "created", "starttime", "startedat", "requesttime", "receivedat"),
     "prompt": ("prompttokens", "inputtokens", "intokens", "contexttokens", "inputlength", "promptlength", "promptlen",
-               "inputlen", "numprompttokens", "numinputtokens", "requesttokens", "intok", "tokensin"),
+               "inputlen", "numprompttokens", "numinputtokens", "requesttokens", "intok", "tokensin", "in"),
     "output": ("outputtokens", "completiontokens", "generatedtokens", "outtokens", "responsetokens", "outputlength",
-               "outputlen", "numoutputtokens", "numcompletiontokens", "outtok", "tokensout"),
+               "outputlen", "numoutputtokens", "numcompletiontokens", "outtok", "tokensout", "out"),
     "session": ("session", "sessionid", "conversation", "conversationid", "conv", "convid", "chatid", "threadid"),
     "duration": ("duration", "latency", "e2elatency", "responsetime", "totaltime", "e2e", "elapsed"),
     "turn": ("turn", "turnindex", "turnid", "round"),
@@ -42,6 +42,8 @@ FIELDS: Final = {  # field -> usual names of its column, in lower case without s
 REQUIRED: Final = ("arrival", "prompt", "output")
 TIMES: Final = ("arrival", "duration")  # fields whose columns may have a unit
 EXAMPLE: Final = "arrival=ts_ms:ms,prompt=in_tokens,output=out_tokens"
+UNKNOWN: Final = "COLUMN"  # stands for a column that the user has to name
+SHOWN: Final = 12  # maximum number of columns of a table that an error lists
 
 
 Columns = dict[str, Column]
@@ -97,6 +99,16 @@ def _column_text(column: object) -> str:
 def guess_columns(path: pathlib.Path) -> Columns | None:
     """Guess the column of each field from the names of a table's columns. If a required field has no column, return
     None."""
+    columns = _usual_columns(path)
+    return None if _missing(columns) else columns
+
+
+def _missing(columns: Columns) -> list[str]:
+    return [field for field in REQUIRED if field not in columns]
+
+
+def _usual_columns(path: pathlib.Path) -> Columns:
+    """Return the column of each field that has a column with a usual name."""
     plain = {re.sub(r"[\W_]+", "", name.lower()): name for name in reversed(column_names(path))}
     columns: Columns = {}
     for field, usual in FIELDS.items():
@@ -108,7 +120,29 @@ def guess_columns(path: pathlib.Path) -> Columns | None:
             match = next((name for name in with_unit if name in plain), None)
             if match is not None:
                 columns[field] = Column(plain[match], with_unit[match])
-    return columns if all(field in columns for field in REQUIRED) else None
+    return columns
+
+
+def how_to_map(path: pathlib.Path, ask: str) -> str:
+    """Return sentences that say how to map the columns of a table. They contain the table's own columns."""
+    names, columns = column_names(path), _usual_columns(path)
+    missing = _missing(columns)
+    listed = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
+    example = write_columns({**{field: Column(UNKNOWN) for field in REQUIRED}, **columns}) if names else EXAMPLE
+    fill = f", with your columns in place of {UNKNOWN}" if names and missing else ""
+    why = f"No column has a usual name of {join_words(missing)}; the columns are {listed}. " if fill else ""
+    return f"{why}{how_to_set('columns', example, ask)}{fill}."
+
+
+def how_to_set(key: str, value: str, ask: str) -> str:
+    """Return a phrase that says how to set `columns` or `skip_bad` in the place where `ask` sets the format."""
+    if ask.endswith("trace.format"):
+        text = f'"{value}"' if key == "columns" else value
+        return f"Set {ask.removesuffix('format')}{key}: {text}"
+    option = f"--map {value}" if key == "columns" else "--skip-bad"
+    if not ask.startswith("--"):
+        return f"Convert it with headway trace convert {option}"
+    return f"Pass {option} (in Python: {key})"
 
 
 def column_names(path: pathlib.Path) -> list[str]:

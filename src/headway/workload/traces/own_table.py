@@ -23,15 +23,18 @@ from headway.types import PS_PER_SECOND
 from headway.workload.traces.blocks import Run, add_run, beginning
 from headway.workload.traces.cells import (
     DATED_PS,
+    EPOCHS,
     EXCEL,
     EXCEL_1970,
     EXCEL_2100,
+    PS_2100,
+    UNITS,
     BadRow,
     cell_text,
     read_time,
     read_tokens,
 )
-from headway.workload.traces.columns import EXAMPLE, NAME, REQUIRED, Columns, write_columns
+from headway.workload.traces.columns import NAME, REQUIRED, Columns, how_to_map, how_to_set, write_columns
 from headway.workload.traces.limits import LAST_PS, MAX_LENGTH, too_late
 from headway.workload.traces.record import Column, Format, Info, Options, Reader, Record
 from headway.workload.traces.sorting import sort_rows
@@ -62,13 +65,15 @@ class Survey(Struct):
 
 def read(path: pathlib.Path, options: Options) -> Reader:
     if options.columns is None:
-        raise HeadwayError(f"{path.name}: the format {NAME} needs a mapping of columns, as in {EXAMPLE}.")
-    return _Table(path, options.columns, options.block_tokens or BLOCK_TOKENS, options.skip_bad).reader()
+        wrong = f"the format {NAME} needs a mapping of columns"
+        raise HeadwayError(f"{path.name}: {wrong}. {how_to_map(path, options.ask)}")
+    return _Table(path, options.columns, options).reader()
 
 
 class _Table:
-    def __init__(self, path: pathlib.Path, columns: Columns, block_tokens: int, skip_bad: bool) -> None:
-        self.path, self.columns, self.size, self.skip_bad = path, columns, block_tokens, skip_bad
+    def __init__(self, path: pathlib.Path, columns: Columns, options: Options) -> None:
+        self.path, self.columns, self.options = path, columns, options
+        self.size = options.block_tokens or BLOCK_TOKENS
         known = read_names(path)
         for field, column in columns.items():
             if column.name not in known and not is_json(head(path)):
@@ -85,11 +90,12 @@ class _Table:
         survey = self._survey()
         if not survey.rows:
             raise HeadwayError(f"{self.path.name}: the table has a header, but no rows.")
-        if survey.bad and (not self.skip_bad or survey.bad == survey.rows):
+        if survey.bad and (not self.options.skip_bad or survey.bad == survey.rows):
             listed = "; ".join(survey.examples)
             more = f"; and {survey.bad - SHOWN:,} more" if survey.bad > SHOWN else ""
             amount = f"{survey.bad:,} of {survey.rows:,} rows {'is' if survey.bad == 1 else 'are'} bad"
-            remedy = "" if survey.bad == survey.rows else " Mend them, or skip them with --skip-bad."
+            skip = how_to_set("skip_bad", "true", self.options.ask)
+            remedy = "" if survey.bad == survey.rows else f" Mend them, or skip them: {skip[0].lower()}{skip[1:]}."
             raise HeadwayError(f"{self.path.name}: {amount}: {listed}{more}.{remedy}")
         content = bool({"session", "prefix"} & self.columns.keys())
         info = Info(
@@ -149,10 +155,17 @@ class _Table:
             raise HeadwayError(f"{self.path.name}: prefix ({name}) {wrong}, or none.")
 
     def _check_times(self) -> None:
-        """Reject times that span too many days, and numbers that are Excel's dates rather than seconds."""
+        """Reject dates after 2100, times that span too many days, and numbers that are Excel's dates rather than
+        seconds."""
         survey, column = self.survey, self.columns["arrival"]
         if survey.first_ps is None:
             return
+        if survey.first_ps >= PS_2100:
+            used = column.unit or "s"
+            number = survey.first_ps // UNITS[used]
+            unit = next((unit for least, unit in EPOCHS if number >= least), used)
+            fits = f" {unit} fits: write arrival={column.name}:{unit}." if unit != used else ""
+            raise HeadwayError(f"{self.path.name}: all arrivals are after 2100. Check the unit of arrival.{fits}")
         span_ps = survey.last_ps - survey.first_ps
         if span_ps > LAST_PS:
             raise HeadwayError(f"{self.path.name}: the last arrival is {too_late(span_ps)}. Check the unit of arrival.")

@@ -3,7 +3,7 @@
 A request needs two lines: `Received request ID: …` (or, at debug level, `Request ID details: …`) with its time and
 `prompt_token_ids`, and `Generated response ID: …` with `output_token_ids`. Times are in whole seconds and have no year.
 If one of the two lengths is missing, the request is skipped, and a note counts it. Prompts with equal leading token ids
-share content.
+share content. If no request has both lengths, the file is rejected, with the options of vLLM that log them.
 """
 
 import pathlib
@@ -14,6 +14,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from headway.config.wording import join_words
+from headway.errors import HeadwayError
 from headway.hashing import stable
 from headway.types import PS_PER_SECOND
 from headway.workload.traces.blocks import id_runs
@@ -22,6 +24,8 @@ from headway.workload.traces.sorting import sort_rows
 from headway.workload.traces.source import lines
 
 BLOCK_TOKENS: Final = 16
+BANNER: Final = b"vLLM API server version"
+OPTIONS: Final = "--enable-log-requests --enable-log-outputs and VLLM_LOGGING_LEVEL=DEBUG, without --max-log-len"
 STAMP: Final = rb"\b(\d\d-\d\d \d\d:\d\d:\d\d)\b"
 RECEIVED: Final = re.compile(STAMP + rb".*?\bReceived request ([^\s:]+): ")
 DETAILS: Final = re.compile(rb"\bRequest ([^\s:]+) details: ")
@@ -42,7 +46,7 @@ class Open(Struct):
 
 
 def tell(path: pathlib.Path, first: list[bytes]) -> bool:
-    return any(RECEIVED.search(line) for line in first)
+    return any(BANNER in line or RECEIVED.search(line) for line in first)
 
 
 def read(path: pathlib.Path, options: Options) -> Reader:
@@ -52,13 +56,15 @@ def read(path: pathlib.Path, options: Options) -> Reader:
 
 def _records(path: pathlib.Path, info: Info) -> Iterator[Record]:
     size = info.block_tokens or BLOCK_TOKENS
-    skipped = 0
+    skipped = no_prompt = no_output = 0
 
     def rows() -> Iterator[tuple[int, int, Record]]:
-        nonlocal skipped
+        nonlocal skipped, no_prompt, no_output
         for number, name, request in _requests(path):
             if not request.prompt or not request.output_tokens:
                 skipped += 1
+                no_prompt += not request.prompt
+                no_output += not request.output_tokens
                 continue
             record = Record(
                 len(request.prompt),
@@ -76,15 +82,26 @@ def _records(path: pathlib.Path, info: Info) -> Iterator[Record]:
         first_ps = record.at_ps if first_ps is None else first_ps
         record.at_ps -= first_ps
         yield record
+    if first_ps is None:
+        missing = {"prompt_token_ids": no_prompt, "output_token_ids": no_output}
+        raise HeadwayError(f"{path.name}: {_what_is_missing(skipped, missing)} Run vLLM with {OPTIONS}.")
     notes = ["times have whole seconds; spread them with the transform dequantise"]
     if skipped:
         notes.append(f"requests without token ids of prompt and answer are skipped: {skipped:,}")
     info.extra["notes"] = notes
 
 
+def _what_is_missing(requests: int, missing: dict[str, int]) -> str:
+    if not requests:
+        return "this log of vLLM has no lines of requests, such as `Received request ID: …`."
+    counts = join_words([f"{number:,} without {name}" for name, number in missing.items() if number])
+    return f"no request in this log has token ids of both its prompt and its answer: of {requests:,}, {counts}."
+
+
 def _requests(path: pathlib.Path) -> Iterator[tuple[int, str, Open]]:
     """Yield each request with its position in the log, as soon as its answer is complete or the log ends."""
     waiting: dict[str, tuple[int, Open]] = {}
+    details: dict[str, list[int] | None] = {}  # prompts of requests whose line `Received request` follows
     years = 0
     last_s = 0
     for number, line in lines(path):
@@ -95,10 +112,15 @@ def _requests(path: pathlib.Path) -> Iterator[tuple[int, str, Open]]:
                 at_s = _seconds(match[1].decode(), years)
             last_s = max(last_s, at_s)
             limit = MAX_TOKENS.search(line)
-            waiting[match[2].decode()] = number, Open(at_s, int(limit[1]) if limit else None, _ids(PROMPT_IDS, line))
+            name = match[2].decode()
+            prompt = details.pop(name, None) or _ids(PROMPT_IDS, line)
+            waiting[name] = number, Open(at_s, int(limit[1]) if limit else None, prompt)
         elif match := DETAILS.search(line):
-            if (known := waiting.get(match[1].decode())) is not None:
+            name = match[1].decode()
+            if (known := waiting.get(name)) is not None:
                 known[1].prompt = _ids(PROMPT_IDS, line)
+            else:
+                details[name] = _ids(PROMPT_IDS, line)
         elif (match := GENERATED.search(line)) and (known := waiting.get(name := match[1].decode())) is not None:
             ids = _ids(OUTPUT_IDS, line) or []
             if match[2]:  # one piece of a streamed answer
