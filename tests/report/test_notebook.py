@@ -268,3 +268,9 @@ def test_a_missing_package_names_its_extra(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(HeadwayError, match=rf"{package} is not installed. Run: pip install 'headway\[{extra}\]'\.$"):
         ask(results["comparison"])
+
+
+def test_a_sweep_shows_the_figures_that_were_asked_for() -> None:
+    result = headway.sweep(SCENARIO, "workload.rate=10,20", show="latency.itl.p99,balance.jain", workers=1)
+    assert "itl ms" in repr(result) and "Jain" in repr(result) and "TTFT" not in repr(result)
+    assert list(result.to_pandas().columns)[-2:] == ["latency.itl.p99", "balance.jain"]

@@ -13,6 +13,7 @@ from headway.interop import plain
 from headway.types import PS_PER_SECOND, PS_PER_US, Json
 
 PREFIX_TOKENS: Final = 50  # BLIS's default length of a shared prefix, in tokens
+MOST_PROMPTS: Final = 10_000  # each system prompt becomes a tenant
 CLIENT_TIMEOUT_US: Final = 300_000_000  # BLIS's default timeout of clients that wait for answers
 
 
@@ -41,8 +42,9 @@ def import_stages(section: Any, where: str, notes: list[str]) -> Json:
     stages = _stages(keys, where)
     users = read(SharedPrefix, keys.shared_prefix, f"{where}.shared_prefix")
     for name in ("num_unique_system_prompts", "num_users_per_system_prompt"):
-        if getattr(users, name) < 1:
-            raise HeadwayError(f"{where}.shared_prefix.{name}: must be at least 1, got {getattr(users, name)}.")
+        if not 1 <= getattr(users, name) <= MOST_PROMPTS:
+            limits = f"must be between 1 and {MOST_PROMPTS:,}"
+            raise HeadwayError(f"{where}.shared_prefix.{name}: {limits}, got {getattr(users, name):,}.")
     for name in ("system_prompt_len", "question_len", "output_len"):
         if getattr(users, name) < 0:
             raise HeadwayError(f"{where}.shared_prefix.{name}: must not be negative, got {getattr(users, name)}.")

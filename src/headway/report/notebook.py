@@ -18,6 +18,7 @@ from headway.experiment.explain import Explanation
 from headway.experiment.hardware import ProfileDetails, Profiles
 from headway.experiment.linear_fit import LinearFit
 from headway.experiment.look import Preview, TraceFigures, WrittenTrace
+from headway.experiment.paired import HEADLINE
 from headway.experiment.plan import Plan
 from headway.experiment.sweep import Sweep
 from headway.experiment.validate import Validation
@@ -63,7 +64,7 @@ def controls_view(result: Controls) -> View:
 
 def sweep_view(result: Sweep) -> View:
     return View(
-        sweep.report(result, most=POINTS),
+        sweep.report(result, () if result.show == HEADLINE else result.show, most=POINTS),
         {"sweep": partial(summary_charts.sweep_charts, result)},
         partial(summary_charts.sweep_figure, result),
     )

@@ -211,3 +211,11 @@ def test_sessions_without_durations_are_replayed_by_their_recorded_times(tmp_pat
     first_answer = simulate(given).requests["finished_ps"][0]
     second = next(at for at in simulate(given).requests["arrival_ps"] if at)
     assert second == first_answer + 1500 * MS
+
+
+@pytest.mark.parametrize("name", ["\x1b[31mred", "two\nlines", "a\tb"])
+def test_names_with_control_characters_are_refused(name: str, tmp_path: Path) -> None:
+    table = write(tmp_path, f'ts,in,out,org\n0,100,10,"{name}"\n')
+    with pytest.raises(HeadwayError, match=r"tenant \(org\) has control characters") as told:
+        read(table, f"{PLAIN},tenant=org")
+    assert "\x1b" not in str(told.value)

@@ -203,6 +203,9 @@ class _Table:
         if at_ps < 0:
             raise BadRow(f"arrival ({arrival.name}) is negative")
         texts = {field: cell_text(row.get(name)) for field, name in self.texts}
+        for field, text in texts.items():
+            if text is not None and not text.isprintable():
+                raise BadRow(f"{field} ({columns[field].name}) has control characters: {shown(text)}")
         numbers = {
             field: _tokens(row, column, field, least)
             for field, column, least in self.numbers
