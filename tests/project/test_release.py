@@ -54,6 +54,7 @@ def imported(file: Path) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
+@pytest.mark.full
 def test_every_package_that_the_source_imports_is_declared() -> None:
     declared = [
         *PROJECT["dependencies"],

@@ -162,12 +162,20 @@ def test_a_result_is_a_data_frame(results: Mapping[str, Any], kind: str) -> None
     assert len(pandas) == len(polars) == max(map(len, columns.values()), default=0)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in WITHOUT_CHARTS])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[] if kind == "comparison" else pytest.mark.full)
+        for kind in KINDS
+        if kind not in WITHOUT_CHARTS
+    ],
+)
 def test_a_result_has_charts(results: Mapping[str, Any], kind: str) -> None:
     pytest.importorskip("altair", reason="the extra `notebook` is not installed")
     assert rows_of(results[kind].plot())
 
 
+@pytest.mark.full
 def test_the_charts_of_a_run_are_those_of_its_report(run: headway.Result, tmp_path: Path) -> None:
     pytest.importorskip("altair", reason="the extra `notebook` is not installed")
     from headway.report.page import report
