@@ -240,6 +240,7 @@ def test_a_search_goes_on_from_its_last_checkpoint(tmp_path: Path, monkeypatch: 
     assert len((tmp_path / "out" / "transcript.jsonl").read_text().splitlines()) == 4
 
 
+@pytest.mark.full
 def test_a_transcript_is_replayed_in_order(tmp_path: Path) -> None:
     conversed(tmp_path / "live", evaluations=2)
     again = conversed(tmp_path / "again", Replay(tmp_path / "live" / "transcript.jsonl", in_order=True), 2)

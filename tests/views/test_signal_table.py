@@ -84,6 +84,7 @@ def _is_slots(node: ast.Assign) -> bool:
     return any(isinstance(target, ast.Name) and target.id == "__slots__" for target in node.targets)
 
 
+@pytest.mark.full
 def test_no_other_file_lists_signals() -> None:
     measured = {name for name, signal in SIGNALS.items() if signal.freshness != "static"}
     wrong = {}
