@@ -198,7 +198,7 @@ def plan(
     choice: Choice = AS_IT_IS,
     as_json: AsJson = False,
 ) -> Page | Json:
-    """Find the cheapest cluster for an SLO, or its highest load."""
+    """Size a cluster for an SLO, or find its highest load."""
     from headway.display.progress import Bar
     from headway.experiment.plan import plan as make
     from headway.report import plan as pages

@@ -81,7 +81,7 @@ def import_blis(
     /,
     *,
     policy_config: Annotated[
-        Path | None, Parameter(help="A BLIS policy bundle, to add its policies to the scenario of a workload.")
+        Path | None, Parameter(help="A BLIS policy bundle; its policies become those of the scenario.")
     ] = None,
     output: Out = None,
 ) -> Page | Json | None:

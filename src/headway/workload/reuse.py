@@ -94,8 +94,8 @@ class Caches:
         return walked
 
     def _walk(self, runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
-        """Yield the length and the oldest touch of each stretch of a prompt. Stop at the first block that was never
-        touched."""
+        """Split a prompt into runs of blocks that were used together. Yield the number of blocks of each run, and the
+        time of their last use. Stop at the first block that was never used."""
         for at, count in runs:
             end = at + count
             while at < end:
