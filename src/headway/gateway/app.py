@@ -135,7 +135,8 @@ class App:
         return Tracing(self.clock, self.plane, self.decisions, self.config.otel)
 
     def _listener(self) -> Listener | None:
-        """Return the listener for KV events. If no engine can publish KV events, return None."""
+        """Return the listener for KV events. Return None if the file configures no KV events and the gateway lacks a
+        tokenizer or ZMQ, which it would need for engines that join later."""
         config = self.config
         hasher = next((hasher for hasher in (self.tokens.default, *self.tokens.models.values()) if hasher.exact), None)
         publishes = config.events.bind is not None or any(spec.events is not None for spec in config.backends.values())
@@ -225,6 +226,7 @@ class App:
             self.tape.flush()
 
     def _expire(self) -> None:
-        """Expire beliefs about caches in slices, so that the event loop can serve requests between two slices."""
+        """Drop expired beliefs about engines' caches, a limited number per call. If some remain, continue in the next
+        iteration of the event loop, so that the gateway can serve requests in between."""
         if self.plane.expire(self.clock.now_ps()):
             self.clock.call_soon(self._expire)

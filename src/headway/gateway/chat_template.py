@@ -29,7 +29,8 @@ class ChatTemplate:
 
     @classmethod
     def find(cls, folder: Path, file_name: str | None = None) -> ChatTemplate | None:
-        """Read `file_name`, else chat_template.jinja, else tokenizer_config.json; None if there is no template."""
+        """Read the template from `file_name`. Without `file_name`, read it from chat_template.jinja or else from
+        tokenizer_config.json. If there is no template, return None."""
         settings = _json(folder / "tokenizer_config.json")
         special = {name: _content(settings[name]) for name in SPECIAL if settings.get(name) is not None}
         file = folder / (file_name or "chat_template.jinja")
@@ -90,7 +91,7 @@ def _call(call: Any) -> Any:
 
 
 def _environment() -> Any:
-    """Return a sandboxed environment with the functions that templates expect."""
+    """Return a sandboxed Jinja environment with the functions that chat templates expect."""
     try:
         import jinja2.ext
         from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -98,7 +99,8 @@ def _environment() -> Any:
         raise missing_extra("tokens.chat_template", "jinja2", "tokens") from None
 
     class Generation(jinja2.ext.Extension):
-        """The tag `generation`, which marks output of the model for training. It renders as its content."""
+        """The Jinja tag `generation`. Templates mark the model's output with it for training; here it only renders its
+        content."""
 
         tags = {"generation"}  # noqa: RUF012
 
@@ -128,7 +130,8 @@ def _content(token: Any) -> str:
 
 
 def _json(file: Path) -> dict[str, Any]:
-    """Return the JSON object in a file. If the file is missing, return {}, because plain prompts need no template."""
+    """Return the JSON object in a file. If the file is missing, return {}, because a model for plain prompts needs no
+    template."""
     try:
         document = json.loads(read_text(file)) if file.is_file() else {}
     except ValueError as error:

@@ -244,7 +244,8 @@ class Exchange:
         self.cut(upstream, "failed", why, f"{self.backend.name}: {why}")
 
     def prompt_lost(self, why: str) -> None:
-        """Retry or fail after the prefill engine failed, because the decode engine needs the computed prompt."""
+        """Retry or fail the request after its prefill engine failed: the decode engine cannot continue without the
+        computed prompt."""
         upstream = self._drop_upstream()
         if self.sent:
             self.cut(upstream, "failed", why, why)
@@ -283,7 +284,8 @@ class Exchange:
         return self.attempts <= self.services.retries and not self.sent
 
     def _retry(self, why: str, prefill: bool = False) -> None:
-        """Route to another engine, or with `prefill` to another prefill engine. The client has received nothing yet."""
+        """Route the request to another engine or, with `prefill`, to another prefill engine. Call this only while the
+        client has received nothing."""
         self.again = False
         if self.handing is not None:
             self.handing.drop()

@@ -47,7 +47,8 @@ class Intake:
         self.tenants: dict[str, None] = {}
 
     def request(self, kind: str, incoming: Incoming, body: Body, key: Key | None) -> Request:
-        """Return the request that policies see. A long prompt has the path NOT_YET. Raise if a header is invalid."""
+        """Return the request that policies see. If the prompt is long, the path is NOT_YET, because a thread hashes the
+        prompt later (`begin`). Raise if a header is invalid."""
         hasher = self.tokens.of(body.model)
         path, tokens = (NOT_YET, 1) if hasher.long(body) else hasher.path(body)
         fields = incoming.named

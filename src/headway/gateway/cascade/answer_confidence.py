@@ -1,8 +1,8 @@
 """The confidence of an answer: the mean log-probability of its tokens, which engines report on request.
 
-The answer to a chat has `logprobs.content` and `logprobs.refusal`. A completion has `logprobs.token_logprobs`. Some
-engines use the form of a chat for both. Complete answers and the events of streams have these fields at the same
-position.
+In the answer to a chat request, each choice has the log-probabilities in `logprobs.content` and `logprobs.refusal`. In
+the answer to a completion request, they are in `logprobs.token_logprobs`. Some engines use the chat fields for both.
+The events of a stream have the same fields as a complete answer.
 """
 
 from collections.abc import Callable
@@ -41,14 +41,16 @@ _encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
 
 
 class Confidence:
-    """The confidence of an answer, as far as it has arrived. Tokens without a log-probability do not count."""
+    """The confidence of the part of an answer that has arrived so far. Tokens without a log-probability do not
+    count."""
 
     def __init__(self) -> None:
         self.documents = self.tokens = 0
         self.total = 0.0
 
     def read(self, document: bytes) -> None:
-        """Read a whole answer, or the JSON of an event. Ignore documents of another form."""
+        """Add the log-probabilities in a JSON document, which is a whole answer or one event of a stream. If the
+        document does not have the form of an answer, ignore it."""
         self.documents += 1
         try:
             choices = _read(document).choices
@@ -72,7 +74,8 @@ class Confidence:
 
 
 def without_logprobs(document: bytes) -> bytes:
-    """Return an answer without its log-probabilities. Documents of another form stay unchanged."""
+    """Return an answer without its log-probabilities. If the document is not an answer with choices, return it
+    unchanged."""
     try:
         answer = _whole(document)
         if "choices" not in answer:

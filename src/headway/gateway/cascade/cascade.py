@@ -1,7 +1,8 @@
 """A request to a chain of models. The smallest model answers first. If its answer is not confident, the next model of
 the chain answers.
 
-The plane sees each step as a separate request. For the client, its key and its deadline, all steps are one request.
+A step is the request to one model of the chain. The control plane handles each step as a separate request. For the
+client, for the limits of its API key and for its deadline, all steps together are one request.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ ASKED, HELD, COLLECTED, DROPPED, PASSED, STRIPPED = range(6)
 
 
 class Cascade(Exchange):
-    """Holds back every answer except the last model's. If an answer is not confident, the next model is asked."""
+    """Asks one model of a chain after another. The answer of each model except the last is held back until it proves
+    confident. If an answer is not confident, the next model is asked."""
 
     def __init__(
         self,
@@ -150,7 +152,8 @@ class Cascade(Exchange):
             self._take(data, piece)
 
     def _take(self, data: bytes, piece: bytes) -> None:
-        """Hold back a piece of the answer. When enough tokens have arrived, judge the answer."""
+        """Hold back a piece of the answer. When enough tokens have arrived, compare their confidence with the
+        threshold."""
         assert self.upstream is not None
         self.held_bytes += len(piece)
         if self.stage == COLLECTED:

@@ -45,7 +45,8 @@ class Arm:
 
 
 class Arms:
-    """The guard of a control plane: chooses the arm that decides on a request."""
+    """Chooses the arm that decides on each request. If the arm fails, a fallback decides. The control plane makes all
+    its decisions through this object, its `guard`."""
 
     control: ControlPlane
     selects: Callable[[Request], bool]  # returns whether the canary decides on a request
@@ -57,7 +58,8 @@ class Arms:
         former: Sequence[Json],
         on_failure: Callable[[Arm, Exception], None],
     ) -> None:
-        """`policies` are in force. If they fail, the policies in `former` decide, in order, and finally `PLAIN`."""
+        """`policies` are the policies in force. If they fail, the policies in `former` decide, in order, and finally
+        `PLAIN`."""
         self.context = context
         self.live = Arm(LIVE, policies, context)
         self.former, self.on_failure = [*former, PLAIN], on_failure

@@ -1,6 +1,7 @@
-"""The places of a gateway's engines, and the signals in their views: roles, reports and the gateway's own counts.
+"""The state of a gateway's engines, as policies see it: roles, reported signals and the gateway's own request counts.
 
-A place is an index into `views`. There are `max_backends` places. A free place has no id and receives no requests.
+Each engine has a place, which is its index in `views`. There are `max_backends` places. The view at a free place has an
+empty id and receives no requests.
 """
 
 from collections.abc import Mapping
@@ -50,11 +51,12 @@ class Places:
 
     @property
     def pairs(self) -> bool:
-        """Whether an engine computes prompts for other engines."""
+        """Whether at least one engine computes prompts for other engines (has the role `prefill`)."""
         return "prefill" in self.roles
 
     def stand_in(self) -> bool:
-        """Let engines without a reachable partner serve both phases. Return whether the role of any engine changed."""
+        """Let each prefill or decode engine without a reachable partner serve both phases. Return whether any role
+        changed."""
         if not self.alone:
             return False
         serving = [view for view in self.views if view.id and view.state in SERVING]
@@ -108,7 +110,8 @@ class Places:
     # --- other gateways ----------------------------------------------------------------------------------------------
 
     def hear(self, peer: str, counts: Mapping[int, Counts]) -> None:
-        """Update the counts of another gateway, by place."""
+        """Store the request counts that another gateway reports, by the engine's place. They replace its earlier
+        counts."""
         before = self.peers.setdefault(peer, {})
         for place, count in counts.items():
             view = self.views[place]
@@ -123,7 +126,7 @@ class Places:
         self.peers.pop(peer, None)
 
     def own(self, place: int) -> Counts:
-        """Return this gateway's own counts at a place, without the counts of other gateways."""
+        """Return this gateway's own counts for the engine at a place, without the counts of other gateways."""
         own = [getattr(self.views[place], name) for name in SHARED]
         for counts in self.peers.values():
             own = [total - theirs for total, theirs in zip(own, counts.get(place, NO_COUNTS), strict=True)]

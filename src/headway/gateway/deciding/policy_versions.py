@@ -33,7 +33,8 @@ class StepTimes:
 
 
 class PlaneSettings(Struct, frozen=True):
-    """The settings of a gateway's plane. They are plain values, so that a tape can store them in its first record."""
+    """The settings of a gateway's control plane. They are plain values, because the journal file (`tape`) stores them
+    in its first record."""
 
     places: int
     policies: Json
@@ -47,8 +48,9 @@ class PlaneSettings(Struct, frozen=True):
 
 
 class PolicyVersions:
-    """Owns the control plane of the policies in force. A method that replaces the control plane returns the waiting
-    requests, and the caller must let them arrive again. Requests in flight continue."""
+    """Owns the control plane of the policies in force. A method that replaces the control plane returns the requests
+    that waited in the old one. The caller must pass these requests to the new control plane as arrivals. Requests in
+    flight continue."""
 
     def __init__(self, settings: PlaneSettings, places: Places, beliefs: Beliefs, journals: Sequence[Journal]) -> None:
         self.settings, self.policies = settings, settings.policies
@@ -164,7 +166,8 @@ class PolicyVersions:
         return self.arms.live.failures >= most or (trial is not None and trial.failures >= most)
 
     def give_way(self, now_ps: int) -> list[Request]:
-        """End a spent canary. Replace spent policies by the former ones or `PLAIN`. The tape does not record this."""
+        """If the canary is spent, end it. If the policies in force are spent, replace them by the former policies or
+        `PLAIN`. The tape does not record this step, because a replay counts the same failures and repeats it."""
         live, trial = self.arms.live, self.arms.trial
         if trial is not None and trial.failures >= self.settings.most_failures:
             self.halt(f"its policies failed {self.settings.most_failures} times")

@@ -188,7 +188,8 @@ class Fleet:
             self.settle(self.names[name])
 
     def settle(self, backend: Backend) -> None:
-        """Update an engine's state. If the engine has left, do nothing, because another engine may have its place."""
+        """Compute an engine's state (draining, unreachable or ready), and report a change to the plane. If the engine
+        has left, do nothing, because another engine may have its place."""
         if self.backends[backend.place] is not backend:
             return
         if backend in self.leaving or backend.name in self.cordoned:

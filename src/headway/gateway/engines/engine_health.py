@@ -41,7 +41,8 @@ class HealthSettings(Struct, frozen=True):
 
 
 class Pulse:
-    """An engine's state by its health checks. Until the first check passes, a single check can change the state."""
+    """Whether an engine is up, judging by its health checks. Several equal results in a row are needed to change the
+    state. Only until the first check passes, a single result is enough."""
 
     def __init__(self) -> None:
         self.up = True
@@ -49,7 +50,8 @@ class Pulse:
         self.row = 0  # number of consecutive checks that contradict `up`
 
     def turned(self, passed: bool, fall: int, rise: int) -> bool:
-        """Count a check. Return whether the check changes the engine's state to up or down."""
+        """Count the result of a check. Return whether this result turns the engine's state from up to down, or from
+        down to up."""
         needed = (fall if self.up else rise) if self.answered else 1
         self.answered = self.answered or passed
         if passed == self.up:
@@ -124,7 +126,8 @@ class Health:
         self.clock.call_later(self.open_s, lambda: self.clock.spawn(self._readmit(backend)))
 
     async def _readmit(self, backend: Backend) -> None:
-        """End the ejection if a check passes, or if there are no checks."""
+        """Check an ejected engine. If the check passes, or if no checks are configured, end the ejection. Otherwise try
+        again later."""
         if self.fleet.names.get(backend.name) is not backend:
             return
         if self.probe is not None and await self.probe(backend):

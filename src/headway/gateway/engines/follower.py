@@ -54,7 +54,7 @@ def _url_and_headers(backend: Backend, path: str) -> tuple[str, dict[str, str]]:
 
 
 class Follower(Generic[State]):
-    """Runs `follow` and keeps a state for each engine, from the time the engine joins until it leaves."""
+    """Runs a task `follow` for each engine and keeps a state for it, from the time the engine joins until it leaves."""
 
     def __init__(
         self,
@@ -94,5 +94,6 @@ class Follower(Generic[State]):
 
 
 def turn(backend: Backend) -> float:
-    """Return the fraction of an interval before an engine's first poll. It spreads the polls of engines evenly."""
+    """Return how long to wait before an engine's first poll, as a fraction of the polling interval. The fraction
+    depends on the engine's place, so that the polls of all engines are spread over the interval."""
     return backend.place * GOLDEN % 1.0

@@ -68,7 +68,7 @@ class BackendSpec(Struct, frozen=True):
 
     @property
     def view_fields(self) -> Json:
-        """The static fields of the view that policies see, for the plane's input `join`."""
+        """The static fields of the engine's view, which policies see, in the form that `Plane.join` expects."""
         model = self.models[0] if self.models else ""
         fields = {name: getattr(self, name) for name in VIEW_FIELDS}
         return {"id": self.name, "serves": list(self.models), "model": model, **fields}

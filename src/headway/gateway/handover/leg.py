@@ -17,7 +17,8 @@ ANSWER_BYTES: Final = 16 * 1024 * 1024
 
 
 class Leg:
-    """Calls `on_end` when the answer ended or the request failed, but not after `cancel`. `why` is the error, or ""."""
+    """A request that the gateway itself sends to an engine. It calls `on_end` when the answer has ended or the request
+    has failed, but not after `cancel`. After an error, `why` is the message; otherwise it is empty."""
 
     def __init__(
         self, clock: Clock, backend: Backend, data: list[bytes], on_end: Callable[[Leg], None], connect_s: float

@@ -171,7 +171,8 @@ class Handing:
 
 
 class VllmHanding(Handing):
-    """Prefill, then decode. The prefill engine's answer has the KV's location, which the decode request repeats."""
+    """Runs the prefill first, and then the decode. The prefill engine's answer says where the KV blocks are. The
+    gateway copies this location into the request for the decode engine."""
 
     def start(self) -> None:
         self.send_prompt(self.prompt_body())
@@ -189,7 +190,8 @@ class VllmHanding(Handing):
 
 
 class KvdHanding(VllmHanding):
-    """Prefill, then decode. The prefill engine stores the KV in a daemon, and the decode engine loads it from there."""
+    """Runs the prefill first, and then the decode. The prefill engine stores the KV blocks in a daemon, and the decode
+    engine loads them from there."""
 
     keys: list[bytes]
 
@@ -240,9 +242,9 @@ class KvdHanding(VllmHanding):
 
 
 class SglangHanding(Handing):
-    """Prefill and decode at the same time. Both requests name the same room, in which the engines meet. The client
-    receives the decode engine's answer. If one engine fails, the gateway cancels the request at the other engine, which
-    would otherwise wait."""
+    """Sends the request to the prefill engine and to the decode engine at the same time. Both requests contain the same
+    random number, the *room*, by which the two engines find each other. The client receives the decode engine's answer.
+    If one engine fails, the gateway cancels the request at the other engine, which would otherwise wait."""
 
     def __init__(self, handover: Handover, exchange: Exchange) -> None:
         super().__init__(handover, exchange)

@@ -54,7 +54,8 @@ def vllm_prefill(fields: Fields) -> bytes:
 
 
 def vllm_decode(fields: Fields, answer: bytes) -> bytes | None:
-    """Return the request with the KV location from the prefill engine's answer. Without a location, return None."""
+    """Return the request for the decode engine, with the location of the KV blocks from the prefill engine's answer. If
+    the answer has no location, return None."""
     try:
         params = msgspec.json.decode(answer, type=_Transferred).kv_transfer_params
     except msgspec.MsgspecError:
@@ -63,7 +64,8 @@ def vllm_decode(fields: Fields, answer: bytes) -> bytes | None:
 
 
 def sglang(fields: Fields, prefill: Backend) -> bytes:
-    """Return the request for both engines. Each prompt of a request has a separate room."""
+    """Return the request for both engines. For each of its prompts, it contains a random number, the room, by which the
+    two engines find each other."""
     host: Any = prefill.address.host
     port: Any = prefill.spec.bootstrap_port
     room: Any = secrets.randbits(ROOM_BITS)
