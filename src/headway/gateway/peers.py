@@ -220,7 +220,8 @@ class Peers:
                 self.plane.lost(self.clock.now_ps(), name)
 
     def _follow(self, name: str, writer: asyncio.StreamWriter) -> None:
-        """Replace the peer's former connection and drop its counts: the new connection begins by sending all counts."""
+        """Replace the former connection of a peer by a new one. Drop the peer's counts, because the peer sends all its
+        counts at the beginning of a connection."""
         former = self._senders.get(name)
         self._senders[name] = writer
         if former is not None:

@@ -57,7 +57,8 @@ class Plane:
             self.tape(now_ps, kind, values)
 
     def _record(self, now_ps: int, request: Request, answer: Answer) -> Decision:
-        """Count a decision at the engines that it selects, and write it to the tape."""
+        """If the decision is a route, count the request at its engines and record that its prompt is sent there. Write
+        the decision to the tape."""
         if isinstance(answer, Flight):
             for view in flight_views(answer):
                 self.beliefs.touch(now_ps, view.index, request.path)
@@ -139,7 +140,8 @@ class Plane:
     # --- engines -----------------------------------------------------------------------------------------------------
 
     def join(self, now_ps: int, place: int, member: Json) -> Decided:
-        """Add an engine at a place, or change the engine there. `member` has its id, `serves` and static signals."""
+        """Add an engine at a place, or change the engine there. `member` has the engine's id, the models that it
+        serves, and its static signals."""
         self._write(now_ps, "join", place, member)
         view = self.places.take(place, member)
         if view.role == "prefill" and not self.versions.pairs:
@@ -197,7 +199,8 @@ class Plane:
     # --- beliefs about engines' caches -------------------------------------------------------------------------------
 
     def stored(self, now_ps: int, place: int, runs: Sequence[Sequence[int]]) -> None:
-        """Record blocks that an engine has stored. Each run is one block: (parent's key, key, first token, end)."""
+        """Record blocks that an engine has stored. Each element of `runs` is one block: its parent's key, its own key,
+        the index of its first token, and the index after its last token."""
         self._write(now_ps, "stored", place, runs)
         self.beliefs.stored(now_ps, place, runs)
 
@@ -206,19 +209,22 @@ class Plane:
         self.beliefs.removed(now_ps, place, keys)
 
     def cleared(self, now_ps: int, place: int, trust: str) -> None:
-        """Drop all beliefs about an engine. `trust` says how well its cache is known from now on."""
+        """Drop all beliefs about an engine's cache. `trust` says how well the cache is known from now on (see
+        `Beliefs.trust`)."""
         self._write(now_ps, "cleared", place, trust)
         self.beliefs.cleared(now_ps, place, trust)
 
     def expire(self, now_ps: int) -> bool:
-        """Drop some expired beliefs. Return whether expired beliefs remain."""
+        """Drop expired beliefs about engines' caches, a limited number per call. Return whether expired beliefs
+        remain."""
         self._write(now_ps, "expire")
         return self.beliefs.expire(now_ps)
 
     # --- other gateways ----------------------------------------------------------------------------------------------
 
     def heard(self, now_ps: int, peer: str, counts: Mapping[int, Counts], touches: Sequence[tuple[int, Path]]) -> None:
-        """Update another gateway's counts, by the engine's place, and record to which engines it sent prompts."""
+        """Store the request counts of another gateway, by the engine's place. Record the prompts that it sent to
+        engines (`touches`)."""
         self._write(now_ps, "heard", peer, dict(counts), list(touches))
         self.places.hear(peer, counts)
         for place, path in touches:
@@ -234,7 +240,8 @@ class Plane:
     # --- policies ----------------------------------------------------------------------------------------------------
 
     def swap(self, now_ps: int, policies: Json) -> Decided:
-        """Put new policies in force and decide again on waiting requests. If invalid, raise and change nothing."""
+        """Put new policies in force, and decide again on waiting requests. If the policies are invalid, raise
+        HeadwayError and change nothing."""
         self.versions.check(policies)
         self._write(now_ps, "swap", policies)
         return self._decide_again(now_ps, self.versions.swap(now_ps, policies), again=False)
@@ -246,7 +253,8 @@ class Plane:
 
 
 def flight_views(flight: Flight) -> tuple[InstanceView, ...]:
-    """Return the engine of a flight, followed by its prefill engine if it has one."""
+    """Return the view of the engine that serves a request in flight, followed by the view of its prefill engine if it
+    has one."""
     return (flight.view,) if flight.prefill is None else (flight.view, flight.prefill)
 
 

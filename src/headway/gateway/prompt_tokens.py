@@ -135,7 +135,8 @@ class Hasher:
 
 
 class TokenHasher(Hasher):
-    """Hashes the same tokens as the engine. If tokenizing fails, it hashes the bytes: the engine will fail too."""
+    """Hashes the same tokens as the engine. If tokenizing fails, it hashes the bytes of the prompt instead, because the
+    engine will fail on such a prompt too."""
 
     exact = True
 

@@ -60,7 +60,8 @@ class SessionSettings(Struct, frozen=True):
 
 
 def of_messages(messages: bytes, tenant: str = "") -> str | None:
-    """Return `~` and a hash of the messages up to the end of the first user message; None if there is none."""
+    """Return `~` and a hash of the messages up to the end of the first user message; None if there is no user
+    message."""
     opening = OPENING.match(messages)
     end = -1 if opening is None else _end_of_plain(messages, opening.end())
     if end < 0:
@@ -77,7 +78,8 @@ def _seed(tenant: str) -> int:
 
 
 def _user(messages: bytes) -> int:
-    """Return the end of the first `"role": "user"`; -1 if it is not among the first 64 occurrences of `"user"`."""
+    """Return the offset after the first `"role": "user"`. Look only at the first 64 occurrences of `"user"`. If none of
+    them is a role, return -1."""
     at = messages.find(USER)
     for _ in range(STEPS):
         if at < 0:
@@ -90,7 +92,8 @@ def _user(messages: bytes) -> int:
 
 
 def _end_of_plain(messages: bytes, start: int) -> int:
-    """If the string that begins at `start` ends the message, return the end of the message; otherwise return -1."""
+    """If the message ends after the string that begins at `start`, return the offset after the message; otherwise
+    return -1."""
     quote = messages.find(b'"', start)
     if quote > 0 and messages[quote - 1] != BACKSLASH and messages[quote + 1 : quote + 2] == b"}":
         return quote + 2
@@ -98,7 +101,9 @@ def _end_of_plain(messages: bytes, start: int) -> int:
 
 
 def _end(messages: bytes, at: int) -> int:
-    """Return the end of the message around `at`, by counting brackets outside strings, within STEPS and BETWEEN."""
+    """Return the offset after the message that contains the offset `at`. Find the end by counting brackets outside
+    strings. If this takes more than STEPS quotes, or more than BETWEEN bytes between two strings, return the offset
+    reached."""
     plain = CONTENT.match(messages, at)
     end = -1 if plain is None else _end_of_plain(messages, plain.end())
     if end >= 0:
@@ -121,7 +126,8 @@ def _end(messages: bytes, at: int) -> int:
 
 
 def _string(messages: bytes, quotes: int, at: int) -> tuple[int, int]:
-    """Return the number of quotes seen so far, and the end of the string that begins at `at`."""
+    """Return the number of quotes seen so far (`quotes` and those in this string), and the offset after the string that
+    begins at `at`."""
     while quotes < STEPS:
         quote = messages.find(b'"', at)
         if quote < 0:

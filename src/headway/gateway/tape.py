@@ -102,7 +102,8 @@ def _open_empty(file: File) -> BinaryIO:
 
 
 def _write_request(now_ps: int, payload: tuple[Request]) -> tuple[Any, ...]:
-    """Return a request's fields, with the age in ns instead of the arrival, and with the path as keys and ends."""
+    """Return the fields of a request for the tape: its age in ns instead of its arrival, its deadline relative to the
+    arrival, and the keys and ends of its path instead of the path."""
     request = payload[0]
     deadline = None if request.deadline_ps is None else request.deadline_ps - request.arrival_ps
     number, arrival_ps, tokens, path, *fields = astuple(replace(request, deadline_ps=deadline))

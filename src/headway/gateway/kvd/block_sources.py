@@ -24,7 +24,8 @@ class Sources:
         self._users: Counter[str] = Counter()  # number of fetches in flight, by address
 
     async def fetch(self, keys: list[bytes], address: str, ttl_s: float | None) -> int:
-        """Copy missing leading blocks from another daemon. Return how many leading blocks this daemon then has."""
+        """Copy blocks that this daemon lacks from another daemon, in the order of `keys`. Return for how many leading
+        keys this daemon then has the block."""
         self._check(address)
         async with self._turns:
             here = self._store.lookup(keys).leading

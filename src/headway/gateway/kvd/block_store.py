@@ -100,7 +100,7 @@ class Store:
         return there
 
     def lookup(self, keys: Iterable[bytes]) -> Overlap:
-        """Return how many leading blocks of a chain the store has. A lookup does not count as a use of the blocks."""
+        """Return for how many leading keys the store has the block. A lookup does not count as a use of the blocks."""
         ram = disk = 0
         entries = self.disk.entries if self.disk else {}
         for key in keys:

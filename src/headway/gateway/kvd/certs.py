@@ -59,7 +59,8 @@ def node(
     life: timedelta,
     since: datetime | None = None,
 ) -> x509.Certificate:
-    """Return a certificate for both server and client, because a daemon that fetches is also a client."""
+    """Return a certificate that is valid for servers and for clients, because a daemon that fetches blocks is also a
+    client."""
     uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     return (
         _builder(name, ca, key, life, since)

@@ -31,7 +31,8 @@ class Entry:
 
 
 class Disk:
-    """The index, for use on the event loop. `drop` removes a block from it at once; a thread removes the file later."""
+    """The index of the blocks on disk. Use it only on the event loop. `drop` removes a block from the index at once,
+    and a thread deletes the block's file later."""
 
     def __init__(self, folder: Path, limit: int, unwritten_limit: int, most: int = MOST_BLOCKS) -> None:
         self.limit = limit
@@ -102,7 +103,7 @@ class Disk:
             return None
 
     def would_wait(self, data: Buffer) -> bool:
-        """Return whether the memory for unwritten blocks has no room for this block."""
+        """Return whether this block would have to wait, because too many other blocks in memory wait to be written."""
         return self.unwritten + len(data) + 2 * block_file.PAGE > self.unwritten_limit
 
     def drop(self, key: bytes) -> None:

@@ -31,8 +31,9 @@ class KvdClient:
     """A client of one daemon, by its address: `unix:/run/kvd.sock` or `quic://10.0.0.8:7072`.
 
     Up to `channels` calls run at the same time; further calls wait. Each call may take `timeout_s` in total. After a
-    lost connection, the next call connects again. While the daemon does not answer, calls fail immediately, and the
-    pause between attempts grows. Every failure is a `KvdError` with its `code`.
+    lost connection, the next call connects again. If the daemon does not answer, the client waits before it connects
+    again, and calls in the meantime fail immediately. This pause grows with every failed attempt. Every failure is a
+    `KvdError` with its `code`.
     """
 
     def __init__(
@@ -105,7 +106,8 @@ class KvdClient:
         return total
 
     async def fetch(self, keys: Sequence[bytes], source: str, ttl_s: float | None = None) -> int:
-        """Make the daemon copy missing leading blocks from `source`. Return how many leading blocks it then has."""
+        """Make the daemon copy blocks that it lacks from the daemon at `source`, in the order of `keys`. Return for how
+        many leading keys it then has the block."""
         total = 0
         for part in _parts(keys):
             answer, _ = await self._ask(frames.Fetch(part, source, _milliseconds(ttl_s)), frames.Count)

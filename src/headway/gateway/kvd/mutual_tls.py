@@ -19,7 +19,8 @@ IDLE_S: Final = 60.0
 
 
 class VerifyingContext(tls.Context):
-    """The server's side of a handshake, which fails before data is read if the client's certificate is invalid."""
+    """The server's side of a TLS handshake. If the client's certificate is invalid, the handshake fails before the
+    server reads any data."""
 
     verified = False
 
@@ -59,7 +60,8 @@ def _check_purpose(certificate: x509.Certificate) -> None:
 
 
 def configuration(files: TlsFiles | None, address: str, server_name: str | None) -> QuicConfiguration:
-    """Return the configuration of a client of `server_name`. If `server_name` is None, return that of a server."""
+    """Return the QUIC configuration of a client that connects to `server_name`. If `server_name` is None, return the
+    configuration of a server."""
     if files is None:
         raise HeadwayError(
             f"{address}: QUIC needs 'tls' with ca, certificate and key; for a test, `headway kvd certs` creates them."

@@ -98,7 +98,8 @@ class Session:
         self._channel.abort()
 
     async def _refuse(self, error: frames.Malformed) -> None:
-        """Send the reason. Then read and drop the rest of the frame, because a peer may write it before it reads."""
+        """Tell the peer why its frame is invalid. Then read and drop the rest of the frame, because the peer may read
+        the reply only after it has written the whole frame."""
         await self._send(frames.Failure(WRONG, f"invalid request: {error}."))
         left = error.follow
         try:
@@ -153,7 +154,8 @@ class Session:
             self._give(turn_bytes)
 
     def _fitting(self, keys: list[bytes]) -> tuple[list[bytes], int]:
-        """Return the leading keys whose blocks fit in one reply, at least one key, and the total size of the blocks."""
+        """Return the leading keys whose blocks fit together in one reply, but at least one key. Also return the total
+        size of these blocks."""
         limit = min(ANSWER, self._daemon.limits.frame)
         total = 0
         for at, key in enumerate(keys):
@@ -192,7 +194,8 @@ class Session:
             self._channel.abort()
 
     async def _take(self, size: int) -> int:
-        """Allocate `size` bytes, at most the peer's limit, in the peer's and the daemon's budget. Return how many."""
+        """Reserve memory for a request, both in the peer's budget and in the daemon's. Return the number of reserved
+        bytes: 0 for a small request, otherwise `size` or, if that is less, the peer's limit."""
         if size <= FREE:
             return 0
         self._waits = True

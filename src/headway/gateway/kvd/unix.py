@@ -18,7 +18,8 @@ SOCKET_BUFFER: Final = 1 << 20
 
 
 class UnixChannel(asyncio.BufferedProtocol):
-    """Receives bytes directly into the buffer of the waiting `read`."""
+    """A channel over a Unix socket. It receives bytes directly into the buffer of the `read` call that waits for
+    them."""
 
     _transport: asyncio.Transport  # set in `connection_made`, before any other method is called
 

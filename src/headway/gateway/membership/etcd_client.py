@@ -278,7 +278,8 @@ class Etcd:
         return {"Authorization": self._token}
 
     def _refusal(self, endpoint: str, path: str, status: int, answer: bytes) -> Exception:
-        """Return the exception to raise for an error status. If another endpoint may succeed, it is a NoAnswer."""
+        """Return the exception to raise for an error status. If another endpoint may succeed, the exception is a
+        NoAnswer, after which `_call` tries the next endpoint."""
         message = _message(answer)
         if NO_LEASE in message:
             return LeaseLost(LEASE_LOST)

@@ -208,7 +208,8 @@ class EtcdSource:
             table.pop(name, None)
 
     def _spec(self, name: str, node: Node) -> BackendSpec | None:
-        """Return the node's spec or, if it is invalid, the last accepted spec; None while the models are unknown."""
+        """Return the engine specification that a node registers. If it is invalid, return the last specification that
+        the fleet accepted. While the node's models are unknown, return None."""
         if not node.models and not node.ready:
             return None
         document: dict[str, Any] = node.backend()
@@ -299,7 +300,8 @@ class EtcdSource:
             self._answer({"revision": revision, "accepted": True})
 
     def _answer(self, status: dict[str, Any]) -> None:
-        """Report the status in a separate task, because a slow write must not delay the watch."""
+        """Write to etcd whether this gateway accepted the policies. Do this in a separate task, because a slow write
+        must not delay the watch."""
         task = self.clock.create_task(self._write(f"routing/policy-status/{self.gateway}", status))
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)

@@ -161,7 +161,8 @@ def advertised_url(engine: str, advertise: str | None, endpoints: tuple[str, ...
 
 
 def own_address(endpoint: str) -> str:
-    """Return the local address from which this machine reaches an endpoint. Connecting a UDP socket sends nothing."""
+    """Return the local address from which this machine reaches an endpoint. A connected UDP socket knows this address,
+    and connecting it sends no packet."""
     parts = urlsplit(endpoint)
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(

@@ -295,7 +295,8 @@ def _owner(source: str | None) -> str:
 
 
 def _whole(document: Any) -> Any:
-    """Turn whole floats into integers, because JSON does not distinguish 8998.0 from 8998."""
+    """Convert floats without a fraction to integers: in JSON, 8998.0 and 8998 are the same number, but a setting may
+    require an integer."""
     if not isinstance(document, dict):
         return document
     return {

@@ -23,7 +23,8 @@ AT_A_TIME: Final = 64  # number of rows to encode together; encoding them takes 
 
 
 class Engine(Struct):
-    """The engine at one place of the fleet, with the number of its KV blocks and the peak of those in use."""
+    """An engine of the fleet: its specification, the number of its KV blocks, and the largest number of them that was
+    in use."""
 
     spec: BackendSpec
     kv_blocks: int
@@ -62,7 +63,8 @@ class EndedRequest(Struct, array_like=True, gc=False):
 
 
 class DecisionRow(Struct, array_like=True, gc=False):
-    """The arguments of `DecisionLog.take`, with the places of engines instead of their indexes, and the scorecard."""
+    """One decision: the arguments of `DecisionLog.take`, but with places of engines instead of indexes, and the
+    scorecard."""
 
     request: int
     at_ps: int

@@ -47,7 +47,8 @@ class Group:
 
 
 class Second:
-    """The requests that ended in one second. `samples` has TTFT, TPOT, E2E and queue wait of the first SAMPLES."""
+    """The requests that ended in one second. `samples` has TTFT, TPOT, E2E and queue wait of the first SAMPLES of these
+    requests."""
 
     __slots__ = ("_counts", "ended", "number", "samples")
 
@@ -132,7 +133,8 @@ class GatewayMetrics:
             second.samples.append((ttft, tpot, e2e, wait))
 
     def _group(self, model: str, engine: str) -> Group:
-        """Return the group of a model and an engine. Their number is limited, because clients choose the names."""
+        """Return the counts of a model and an engine. The number of groups is limited, because clients choose the names
+        of models."""
         key = (_bound_name(self._models, model), _bound_name(self._engines, engine))
         if len(self.groups) >= MOST_GROUPS and key not in self.groups:
             key = (OTHER, key[1])

@@ -45,7 +45,8 @@ Kind = Literal["routed", "rejected", "delayed"]
 
 
 class Entry(Struct, frozen=True, gc=False):
-    """One decision. `candidates` holds the signals of each candidate before the decision; None if not explained."""
+    """One decision. `candidates` holds the signals of each candidate before the decision; None if the decision is not
+    explained."""
 
     at_ps: int
     kind: Kind

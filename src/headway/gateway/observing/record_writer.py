@@ -70,7 +70,8 @@ def result_of(document: ChapterDocument) -> Result:
 
 
 def _usage(row: EndedRequest, pattern: re.Pattern[bytes]) -> int:
-    """Return a token count from the engine's usage report; UNKNOWN if the report lacks it."""
+    """Return the token count that `pattern` finds in the engine's usage report; UNKNOWN if the report lacks this
+    count."""
     match = pattern.search(row.usage)
     return UNKNOWN if match is None else int(match[1])
 

@@ -206,7 +206,7 @@ def _ids() -> Any:
     from opentelemetry.sdk.trace.id_generator import IdGenerator
 
     class Preset(IdGenerator):
-        """Returns the ids that were generated when the request arrived."""
+        """An id generator that returns the ids which the gateway generated when the request arrived."""
 
         trace = span = 1
 

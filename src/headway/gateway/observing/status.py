@@ -60,7 +60,8 @@ class StatusBoard(Struct, kw_only=True):
     peers: Peers | None
 
     def ages(self, backend: Backend) -> dict[str, float]:
-        """Return the age of each signal of an engine in seconds. Without signals, return the age of its last report."""
+        """Return the age of each signal of an engine in seconds. If the engine has no signals, return the age of its
+        last report."""
         ages = self.signals.ages(backend)
         observed = backend.view.observed_at
         if not ages and observed is not None:
@@ -140,8 +141,9 @@ class StatusBoard(Struct, kw_only=True):
         return next((source for source, members in self.fleet.sources.items() if name in members), None)
 
     def gauges(self) -> dict[str, dict[str, Any]]:
-        """Return the current gauges, and the engines' counters, by name and labels. The metrics page shows their sum
-        over the processes of a gateway, except for those in `exposition.SAME`."""
+        """Return the current gauges, and the engines' counters, by name and labels. If the gateway has several
+        processes, the metrics page shows the sum over the processes or, for the names in `exposition.SAME`, the
+        maximum."""
         gauges: dict[str, dict[str, Any]] = {
             "waiting_requests": {"": len(self.waiting)},
             "client_connections": {"": len(self.reception.clients)},
@@ -184,7 +186,8 @@ def _total(plain: Json, name: str) -> int:
 
 
 def _believed_share(plain: Json, engine: str) -> float | None:
-    """Return the fraction of an engine's prompt tokens that were believed cached there; None if it has no tokens."""
+    """Return which fraction of the prompt tokens that were sent to an engine the gateway believed cached there; None if
+    no prompt tokens were sent to it."""
     counters = plain["counters"]
     keys = [key for key in counters["prompt_tokens"] if key.split(BETWEEN)[1] == engine]
     prompt = sum(counters["prompt_tokens"][key] for key in keys)

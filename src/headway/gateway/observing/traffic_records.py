@@ -76,7 +76,8 @@ class Records:
         return {backend.place: _engine(backend) for backend in self.fleet.members}
 
     def _on_change(self, backend: Backend, what: str) -> None:
-        """If an engine joins at a place where the chapter has another engine, begin a new chapter."""
+        """Add an engine that joins to the chapters. If the current chapter already has an engine with another name at
+        the same place, begin a new chapter first."""
         if what != "joined":
             return
         known = self.current.engines.get(backend.place)

@@ -163,14 +163,16 @@ class Candidate:
         return opinion
 
     def _computes(self, route: Route, shot: Shot) -> InstanceView:
-        """Return the view of the engine that would compute the prompt."""
+        """Return the view of the engine that would compute the prompt: the route's prefill engine if it has one,
+        otherwise its target."""
         view = self.stage.view(route.target if route.prefill is None else route.prefill, shot.places)
         if view is None or self.stage.view(route.target, shot.places) is None:
             raise HeadwayError(f"chose {shown(route.target)}, which cannot serve request {shot.request.id}")
         return view
 
     def _believed_tokens(self, shot: Shot, route: Route, view: InstanceView) -> int:
-        """Return the number of tokens believed cached: from a prefix index if a policy has one, else from the route."""
+        """Return how many prompt tokens are believed cached at an engine. If a policy has a prefix index, use the
+        index; otherwise use the number in the route."""
         for (block_tokens, _), matches in shot.matches.items():
             return min(matches[view.index] * block_tokens, shot.request.prompt_tokens)
         return min(route.cached_tokens, shot.request.prompt_tokens)

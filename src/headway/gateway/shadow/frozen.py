@@ -45,7 +45,8 @@ class Shot:
 
 
 class FrozenIndex:
-    """The live router's prefix index. For the shot's prompt, it returns the matches that were recorded in the shot."""
+    """The live router's prefix index, as candidates see it. For the prompt of the current shot, it returns the matches
+    that the shot recorded. For all other prompts, it asks the live index."""
 
     def __init__(self, stage: Stage, figures: Figures) -> None:
         self._stage, self._figures = stage, figures
@@ -72,8 +73,9 @@ class FrozenContext(Context):
 
 
 class Stage:
-    """Separate views of the live router's engines, which are set to the state of one shot after another. The prefix
-    indexes are those of the live router, because only these know the real placements and KV events."""
+    """Copies of the engines' views, for the candidates. Before a candidate decides, the copies are set to the state
+    that a shot recorded. The prefix indexes are not copied: candidates use those of the live router, because only these
+    know the real placements and KV events."""
 
     def __init__(self, control: ControlPlane) -> None:
         self.views = tuple(InstanceView(view.index, view.id) for view in control.ordered)

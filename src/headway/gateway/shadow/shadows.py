@@ -34,7 +34,8 @@ log = logging.getLogger("headway.gateway")
 
 
 class Shadows:
-    """The shadow candidates. While there is a candidate, this object is a journal of the plane."""
+    """The shadow candidates. While there is a candidate, the control plane reports each decision to this object, which
+    is one of its journals."""
 
     def __init__(self, clock: Clock, plane: Plane, journals: list[Journal]) -> None:
         self.clock, self.plane, self.journals = clock, plane, journals
@@ -50,8 +51,8 @@ class Shadows:
     # --- candidates --------------------------------------------------------------------------------------------------
 
     def offer(self, source: str, specs: Mapping[str, CandidateSpec]) -> None:
-        """Set the candidates of a source. If both sources name a candidate, the file overrides the admin API. If a
-        candidate cannot be built, raise and change nothing."""
+        """Set the candidates of a source, which is `file` or `admin`. If both sources have a candidate of the same
+        name, the file overrides the admin API. If a candidate cannot be built, raise and change nothing."""
         sources = {**self.sources, source: dict(specs)}
         every = {**sources["admin"], **sources["file"]}
         if len(every) > MOST:
@@ -164,7 +165,7 @@ class Shadows:
             self.opinions.popitem(last=False)
 
     def _own(self, event: Event) -> Event:
-        """Return the event with the candidates' views instead of the live views."""
+        """Return a copy of the event that refers to the candidates' views instead of the live views."""
         assert self._stage is not None
         views = self._stage.views
         view = views[event.instance.index]

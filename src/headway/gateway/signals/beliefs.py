@@ -7,8 +7,10 @@ method depends only on its arguments and on earlier calls, so a journal of the c
               must report it. Reported blocks are believed cached until the instance reports their removal.
     partial   The instance publishes, but earlier events are unknown. A sent prompt is believed cached for `ttl`.
 
-An index stores each block after its parent and removes it before its parent, so that lookups are quick. Call `touch`
-whenever an index is touched, because the send times here must follow the index's order of eviction.
+An index stores each block after its parent and removes it before its parent, so that lookups are quick. Whenever a
+prompt is sent, the caller first records it in the indexes (`PrefixIndex.touch`, which makes its blocks the most
+recently used) and then calls `Beliefs.touch`. The send times in this module are therefore in the indexes' order of
+eviction.
 
 Reported blocks have the gateway's block size. If an index has another block size, it stores each of its blocks under
 the key of the gateway's block that contains the block's last token, as `Path.blocks` does. An index stores a block only
@@ -35,8 +37,8 @@ SLICE: Final = 4096  # maximum number of block runs that expire in one call
 
 class Dates:
     """The times at which blocks were last sent to an instance. In the index's order of eviction, all blocks that were
-    last sent with the same prompt are consecutive, the last block first. Therefore one time per prompt is enough, which
-    is stored under the key of the prompt's last block."""
+    last sent with the same prompt are consecutive, the last block first. Therefore one time per prompt is enough. It is
+    stored under the key of the prompt's last block."""
 
     __slots__ = ("ends", "rest_ps")
 
@@ -90,7 +92,8 @@ class Beliefs:
         self.bind(indexes)
 
     def bind(self, indexes: Sequence[PrefixIndex]) -> None:
-        """Switch to the prefix indexes of other policies. Fill a new index with the reported blocks only."""
+        """Switch to the prefix indexes of other policies. An index that is new here gets only the blocks that instances
+        have reported."""
         dates = []
         for index in indexes:
             old = [at for at, known in enumerate(self.indexes) if known is index]
@@ -110,7 +113,8 @@ class Beliefs:
     # --- sent prompts ------------------------------------------------------------------------------------------------
 
     def touch(self, now_ps: int, instance: int, path: Path) -> None:
-        """Record that a prompt was sent to an instance. The caller has already touched the prompt in the indexes."""
+        """Record that a prompt was sent to an instance. The caller has already recorded the prompt in the indexes
+        (`PrefixIndex.touch`)."""
         publisher = self.publishers[instance]
         if publisher is not None:
             self._await(now_ps, instance, publisher, path)
@@ -138,13 +142,15 @@ class Beliefs:
             self._give_up(instance, publisher)
 
     def _give_up(self, instance: int, publisher: Publisher) -> int:
-        """Drop the unreported blocks that only the oldest pending prompt has. Return the number of its watched keys."""
+        """Stop waiting for reports on the oldest pending prompt. Drop its unreported blocks, except those that other
+        pending prompts contain too. Return how many of its keys were watched."""
         sent = publisher.pending.popleft()
         self._drop(instance, publisher, sent, publisher.watched)
         return len(sent.watched)
 
     def _drop(self, instance: int, publisher: Publisher, sent: Sent, keep: Container[int]) -> None:
-        """Drop blocks from the end of a sent prompt. Stop at a block that was reported or is in `keep`."""
+        """Remove the blocks of a sent prompt from the indexes, beginning with its last block. Stop at the first block
+        that was reported or that is in `keep`."""
         watched = publisher.watched
         for key in sent.watched:
             if watched[key] == 1:
@@ -163,7 +169,8 @@ class Beliefs:
     # --- reported blocks ---------------------------------------------------------------------------------------------
 
     def stored(self, now_ps: int, instance: int, runs: Sequence[Sequence[int]]) -> None:
-        """Record stored blocks, parents first. Each run is one block: (parent's key, key, first token, end)."""
+        """Record blocks that an instance has stored, parents first. Each element of `runs` is one block: its parent's
+        key, its own key, the index of its first token, and the index after its last token."""
         publisher = self.publishers[instance]
         if publisher is None:
             return
@@ -187,7 +194,7 @@ class Beliefs:
         index.store(instance, key, first, stop)
 
     def removed(self, now_ps: int, instance: int, keys: Sequence[int]) -> None:
-        """Drop the blocks that an instance has removed, children first."""
+        """Drop the blocks that an instance has removed. `keys` lists children before their parents."""
         publisher = self.publishers[instance]
         if publisher is None:
             return
@@ -221,7 +228,8 @@ class Beliefs:
     # --- time --------------------------------------------------------------------------------------------------------
 
     def expire(self, now_ps: int, most: int = SLICE) -> bool:
-        """Drop expired blocks, about `most` runs of them. Return whether expired blocks remain."""
+        """Drop expired blocks. Stop after about `most` runs of blocks, so that a call takes little time. Return whether
+        expired blocks remain."""
         left = most
         for instance, publisher in enumerate(self.publishers):
             if publisher is not None:
@@ -239,7 +247,8 @@ class Beliefs:
         return False
 
     def _age(self, index: PrefixIndex, instance: int, dates: Dates, until_ps: int, most: int) -> int:
-        """Evict at most `most` runs of blocks that were last sent by `until_ps`. Return the number of evicted runs."""
+        """Evict blocks that were last sent at `until_ps` or earlier, but at most `most` runs of consecutive blocks.
+        Return the number of evicted runs."""
         blocks = count = 0
         at_ps = dates.rest_ps
         for key, first, end in index.eviction_order(instance):

@@ -91,7 +91,8 @@ class Inlet:
 
 
 class Engine:
-    """An engine that publishes KV events. It is the sink of its own ledger."""
+    """An engine that publishes KV events. Its ledger tells this object which blocks were stored and removed, and this
+    object reports them to the plane."""
 
     def __init__(self, listener: Listener, backend: Backend) -> None:
         spec, settings = backend.spec, listener.settings
@@ -117,7 +118,7 @@ class Engine:
             self.counts.malformed += 1
 
     def ask(self, rank: int, first: int) -> bool:
-        """Request the batches from number `first` on. Return whether the engine can replay them."""
+        """Request a replay of the batches from number `first` on. Return whether the engine can replay batches."""
         if self.replay is None:
             return False
         self.drop(rank)
@@ -147,7 +148,7 @@ class Engine:
         self.stream.on_replayed(rank, int.from_bytes(frames[-2], "big"), frames[-1])
 
     def end_replay(self, rank: int) -> None:
-        """Continue without further old batches, because the engine has sent all or was silent for too long."""
+        """End a replay of old batches, because the engine has sent all of them or was silent for too long."""
         self.drop(rank)
         self.stream.end_replay(rank)
         self.listener.wake()

@@ -32,7 +32,8 @@ class Stored(
         "window": "kv_cache_spec_sliding_window",
     },
 ):
-    """An event: the engine has stored consecutive blocks of `size` tokens. `parent` is the block before the first."""
+    """An event: the engine has stored consecutive blocks of `size` tokens. `parent` is the hash of the block before the
+    first of them."""
 
     hashes: list[Hash]
     parent: Hash | None

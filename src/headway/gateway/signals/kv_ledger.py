@@ -135,14 +135,16 @@ class Ledger:
             self.sink.stored(runs)
 
     def _concerns(self, medium: str | None) -> bool:
-        """Return whether a block is on the GPU. Other events are ignored, because they do not list the tokens."""
+        """Return whether an event concerns blocks on the GPU. Events about other media are ignored, because they do not
+        list the tokens."""
         if medium is None or medium.upper() == "GPU":
             return True
         self.counts.elsewhere += 1
         return False
 
     def _follows(self, event: Stored) -> bool:
-        """Return whether the ledger follows the event's group of layers: the first group that keeps whole prompts."""
+        """Return whether the ledger follows the event's group of layers. It follows one group: the first whose layers
+        keep the KV of whole prompts, not only of a sliding window."""
         if event.group is not None:
             windowed = event.window is not None or any(word in (event.kind or "") for word in ("sliding", "mamba"))
             if not windowed and not self.grouped:
@@ -227,7 +229,8 @@ class Ledger:
                     claims[key] -= 1
 
     def _forget(self, block: Block | None) -> None:
-        """If the engine does not store a block and it has no children, delete it. Then do the same for its parent."""
+        """Delete a block if the engine no longer stores it and if it has no children. Then do the same for its
+        parent."""
         while block is not None and not block.refs and block.child is None:
             del self.blocks[block.name]
             if block.parent is not None:

@@ -29,7 +29,7 @@ Todo = tuple[str, Iterator[Raw]]  # the new trust before these events ("": uncha
 
 @dataclass(slots=True)
 class _Rank:
-    """One publisher of an engine, which numbers its batches separately."""
+    """One publisher (data-parallel rank) of an engine. Each publisher numbers its own batches."""
 
     next: int = 0  # number of the next batch to apply
     last: int = -1  # number of the last published batch
@@ -148,7 +148,8 @@ class Stream:
         return True
 
     def _restart(self, trust: str) -> None:
-        """Forget all blocks. `trust` applies from now on; with several ranks, it is at most PARTIAL."""
+        """Forget all blocks. `trust` says how well the cache is known from now on. If the engine has several ranks,
+        this is at most PARTIAL."""
         if len(self._ranks) > 1:
             trust = PARTIAL
         if trust == PARTIAL == self.trust and not self.ledger.blocks:

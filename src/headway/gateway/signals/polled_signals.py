@@ -99,7 +99,8 @@ class EngineSignals:
             await asyncio.sleep(due - now)
 
     async def _follow_ticks(self, backend: Backend) -> None:
-        """Poll the engine's page just after each tick (multiple of the interval). Apply it `ticks_s` after the tick."""
+        """Poll the engine's page just after each tick, and apply the page `ticks_s` seconds after the tick. A tick is a
+        time at which the gateway's clock shows a multiple of the polling interval."""
         interval, due = self.settings.interval_s, self.settings.ticks_s or 0.0
         while True:
             tick = self.clock.seconds() // interval * interval + interval
@@ -134,8 +135,8 @@ class EngineSignals:
     # --- figures -----------------------------------------------------------------------------------------------------
 
     def take_page(self, backend: Backend, page: str, routed: int | None = None) -> dict[str, Any]:
-        """Apply a page. If `routed` is given, the page has the values from the time when the gateway had sent that many
-        requests, so add the requests sent since then to the queue."""
+        """Apply a metrics page. `routed` is the number of requests that the gateway had sent to the engine when the
+        engine took the values on the page. If it is given, add the requests that were sent since then to the queue."""
         now, reading = self.clock.now_ps(), self.readings.setdefault(backend, Reading())
         figures = parse(page, backend.spec.engine, self.settings.watts)
         signals = reading.signals_of(figures, backend.view, self.plane.block_tokens, now)

@@ -93,9 +93,9 @@ class Reading:
         return {name: (now - figure.at) / PS_PER_SECOND for name, figure in self.figures.items()}
 
     def signals_of(self, page: Mapping[str, Any], view: InstanceView, block_tokens: int, at: int) -> dict[str, Any]:
-        """Return the signals of a page, with blocks of the gateway's size. Estimate missing signals: requests in flight
-        that do not run count as queued, and vice versa. Without a reported usage, the tokens in flight count as
-        cached."""
+        """Return the signals of a page, with KV blocks converted to the gateway's block size. If the page has only one
+        of the numbers of queued and running requests, compute the other from the requests in flight. If the page does
+        not report how much of the KV cache is in use, use the number of tokens in flight."""
         signals = {name: page[name] for name in REPORTABLE if name in page and name not in CONVERTED}
         if any(name in signals for name in LOAD):
             signals.setdefault("queued", max(0, view.inflight - signals.get("running", 0)))

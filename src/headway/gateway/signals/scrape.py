@@ -18,14 +18,16 @@ TOGETHER: Final = frozenset(("tp_rank", "pp_rank", "moe_ep_rank", "ep_rank", "pi
 
 
 class Name(NamedTuple):
-    """The meaning of a series: its `signal`, a label that its lines must have (`only`), and a factor (`scale`)."""
+    """The meaning of a metric: the `signal` that it reports, a label that its lines must have (`only`), and the factor
+    by which to multiply its values (`scale`)."""
 
     signal: str
     only: tuple[str, str] | None = None
     scale: float = 1.0
 
     def applies_to(self, labels: dict[str, str]) -> bool:
-        """Return whether a line counts. Lines for one priority do not: the line for all priorities includes them."""
+        """Return whether to use a line with these labels. Lines for a single priority are ignored, because the line for
+        all priorities includes them."""
         return (self.only is None or labels.get(self.only[0]) == self.only[1]) and not labels.get("priority")
 
 
@@ -122,7 +124,8 @@ def parse(text: str, engine: str = "auto", watts: str | None = None) -> dict[str
     adapters, adapter_slots   LoRA adapters with requests in the batch, sorted, and the maximum number in a batch
     busy, watts            utilisation and power of its GPUs; the argument `watts` names another series for the power
 
-    Several engines may share an address (data-parallel ranks, models). Their values are added up, fractions averaged.
+    Several engines may share an address (data-parallel ranks, models). Their counts are added up, and their fractions
+    are averaged.
     """
     table = TABLES.get(engine, TABLES["auto"])
     if watts:
