@@ -33,8 +33,9 @@ class Path(Struct, eq=False, gc=False):
     _blocks: tuple[tuple[int, int], ...] = ()
 
     def blocks(self, size: int) -> tuple[tuple[int, int], ...]:
-        """Return the full blocks of `size` tokens as runs: (key, number of blocks up to the end of the run). A block
-        belongs to the run that contains its last token."""
+        """Return the full blocks of `size` tokens, grouped by run. Each element is the key of a run and the number of
+        blocks from the start of the prompt to the end of the run. A block belongs to the run that contains its last
+        token."""
         if size != self._size:
             keys = self.keys  # `keys` and `ends` have equal lengths; `strict=True` would be slower
             stops = [end // size for end in self.ends]

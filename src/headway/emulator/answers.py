@@ -44,7 +44,7 @@ class Answer:
         return final + DONE
 
     def content(self) -> dict[str, Any]:
-        """Return the fields of the answer's only choice, with the whole answer in them."""
+        """Return the fields of the answer's only choice, which contain the whole answer."""
         raise NotImplementedError
 
     def logprobs(self, start: int, end: int) -> dict[str, Any]:
@@ -172,7 +172,8 @@ ANSWERS: Final[dict[str, tuple[str, type[Answer]]]] = {
 
 
 def candidates(request: EngineRequest, number: int) -> list[tuple[str, float]]:
-    """Return the token at position `number` and further candidates for it, with their log-probabilities."""
+    """Return the token at position `number` of the answer, followed by alternative tokens for this position, each with
+    its log-probability."""
     seed = request.script.seed
     tokens = [(request.script.piece(number), logprob(seed, number))]
     for rank in range(1, request.logprobs or 0):

@@ -5,8 +5,9 @@ A request describes its prompt in one of two ways:
     by tokens   text or token ids: the key of a full block is a hash of its tokens and of all earlier tokens
     by a path   the keys of a workload, as in the simulator: blocks have these keys, and the tokens are made up
 
-A generated output has one key, as in the simulator. If the prompt is described by tokens, the output's blocks also have
-hashes. When a later prompt contains such a block, `Aliases` maps the block's hash to the output's key.
+All blocks of a generated output have the same key, as in the simulator. If the prompt is described by tokens, the
+output's blocks also have hashes. When a later prompt contains such a block, `Aliases` maps the block's hash to the
+output's key.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ OVER: Final = b"0\r\n\r\n"
 
 
 class Flight:
-    """A request in flight. It is the sink of the room's tokens, and the exchange of the client's connection."""
+    """A request in flight. It receives the tokens that the room generates, and answers the request on the client's
+    connection."""
 
     def __init__(
         self, replica: Replica, client: ClientConnection, incoming: Incoming, request: EngineRequest, job: Job, id: str

@@ -69,7 +69,8 @@ class KvPublisher:
         self.context.term()
 
     def settle(self, computed: Iterable[tuple[Job, Content]]) -> None:
-        """Publish evicted blocks as removed, and the cached blocks of these requests that are not yet published."""
+        """Publish evicted blocks as removed. Publish the cached blocks of these requests as stored, if they are not yet
+        published."""
         if self.log:
             self._add_removed()
         for job, content in computed:

@@ -219,7 +219,8 @@ class Room:
         return now
 
     def _tick(self, until: int) -> None:
-        """Call the tick handlers once, for the last tick at or before `until`. No event happened since that tick."""
+        """Call the tick handlers once for all ticks up to the time `until`. One call is enough, because no event
+        happened between these ticks."""
         for handler in self.on_tick:
             handler()
         self.tick_ps = self._tick_after(until)

@@ -21,7 +21,8 @@ class Call(Struct):
 
 
 class Script:
-    """An answer of `tokens` tokens. If a stop string ends the answer, `cut` is the length of its text."""
+    """An answer of `tokens` tokens. If a stop string ends the answer, `cut` is the length of the answer's text in
+    characters."""
 
     __slots__ = ("call", "cut", "reason", "seed", "stop_reason", "tokens")
 
@@ -42,7 +43,8 @@ class Script:
         return "".join([self.piece(number) for number in range(tokens)])
 
     def stop_at(self, stops: list[str], included: bool) -> None:
-        """End the answer with the token that completes the first of these strings in its text."""
+        """If the answer's text contains one of these stop strings, end the answer with the token that completes the
+        first of them. Unless `included` is set, cut the stop string itself off the text."""
         text = self.text(self.tokens)
         ends = [(text.find(stop) + len(stop), stop) for stop in stops if stop in text]
         if not ends:
@@ -54,7 +56,8 @@ class Script:
 
 
 def choose_call(tools: list[dict[str, Any]] | None, choice: str | dict[str, Any] | None, seed: int) -> Call | None:
-    """Return the call that `tool_choice` requires, of a named function or of any function; None if it requires none."""
+    """Return the function call that the request's `tool_choice` requires, of a named function or of any function. If it
+    requires no call, return None."""
     functions = [function for tool in tools or [] if isinstance(function := tool.get("function") or {}, dict)]
     if isinstance(choice, dict):
         function = choice.get("function")

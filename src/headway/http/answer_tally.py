@@ -42,7 +42,8 @@ class AnswerTally:
 
     @property
     def usage(self) -> bytes:
-        """Return the token counts in the engine's own JSON; empty bytes if the engine wrote none."""
+        """Return the part of the engine's JSON that has the token counts; empty bytes if the engine has sent no
+        counts."""
         at = self.tail.rfind(USAGE_FIELD)
         return b"" if at < 0 else self.tail[at : at + LONGEST_USAGE]
 

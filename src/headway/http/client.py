@@ -32,7 +32,7 @@ class NoAnswer(Exception):
 
     @classmethod
     def because(cls, message: str) -> NoAnswer:
-        """Return the NoAnswer for a server that cannot serve now, with this message."""
+        """Return a NoAnswer with this message, for a server that answers but cannot serve the request now."""
         return cls(load_aiohttp().ClientConnectionError(message))
 
     @property

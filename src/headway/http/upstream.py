@@ -113,7 +113,7 @@ class Upstream(asyncio.Protocol):
             self._complete()
 
     def _deliver(self, data: bytes) -> None:
-        """Give the asker the head once it is complete, and each piece of the body."""
+        """Give the asker the answer's head once the head is complete, and then each piece of the body."""
         exchange = self.exchange
         if exchange is None:  # data arrived without a request
             self.close()
@@ -175,8 +175,9 @@ class Upstream(asyncio.Protocol):
             self.transport.abort()
 
     def between_chunks(self) -> bool:
-        """Return whether the answer stopped between two chunks, so that another chunk may follow. To test this, feed
-        the last chunk to the parser. Afterwards the parser is unusable, but complete answers need no such test."""
+        """Return whether an incomplete answer stopped exactly between two chunks, so that the gateway may append a
+        chunk. To test this, feed the parser the chunk that ends a body. The parser is unusable afterwards, so call this
+        only for an answer that does not continue."""
         try:
             self.parser.feed_data(LAST_CHUNK)
         except httptools.HttpParserError:

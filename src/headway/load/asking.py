@@ -86,7 +86,8 @@ class Writer:
 
 
 def truth(request: Request, planned: Planned) -> dict[str, Any]:
-    """Return the `headway` field for an emulator; see `emulator.engine_request`."""
+    """Return the field `headway` of a request, which tells an emulator the planned lengths and the content of the
+    prompt; see `emulator.engine_request`."""
     facts = {
         "prompt_tokens": request.prompt_tokens,
         "output_tokens": planned.output_tokens,

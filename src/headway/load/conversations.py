@@ -18,7 +18,7 @@ KEPT: Final = 1 << 28  # maximum total number of characters of all talks; above 
 
 
 class Talk(Struct, frozen=True):
-    """The messages of a conversation, alternately of client and engine, and their total length in tokens."""
+    """The messages of a conversation, which alternate between client and engine, and their total length in tokens."""
 
     turns: tuple[str, ...]
     tokens: int
@@ -35,7 +35,8 @@ class Conversations:
         self._questions: dict[int, tuple[str, ...]] = {}  # all messages of each request in flight, by request id
 
     def ask(self, request: Request) -> tuple[str, ...]:
-        """Return the messages of a request, alternately of client and engine. The client has the first and the last."""
+        """Return the messages of a request. They alternate between client and engine; the first and the last message
+        are the client's."""
         talk = next((self._talks[key] for key in reversed(request.path.keys) if key in self._talks), Talk((), 0))
         turns = (*talk.turns, prompt_text(request, min(talk.tokens, request.prompt_tokens - 1)))
         if request.session is not None:

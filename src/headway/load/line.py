@@ -26,7 +26,7 @@ HEALTH: Final = b"GET /health HTTP/1.1\r\n%b\r\n\r\n"  # first request on a conn
 
 
 class Listener(Protocol):
-    """Waits for an answer. Times are nanoseconds of the monotonic clock."""
+    """Receives the events and the end of an answer. Times are nanoseconds of the monotonic clock."""
 
     def content(self, count: int, events: bytes, at_ns: int) -> None:
         """Receive complete lines of events. `count` is the number of events that have content."""

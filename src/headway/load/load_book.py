@@ -103,7 +103,8 @@ class Book:
         return result
 
     def _sorted_targets(self) -> list[str]:
-        """Number the instances in the order of their names instead of their first answers. Return the sorted names."""
+        """Renumber the instances in the order of their names, because until now they are numbered in the order of their
+        first answers. Return the sorted names."""
         names = sorted(self._targets, key=natural)
         places = {self._targets[name]: place for place, name in enumerate(names)}
         self.recorder.instance = array("i", [places.get(place, -1) for place in self.recorder.instance])

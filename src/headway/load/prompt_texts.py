@@ -31,7 +31,8 @@ BYTES: Final = len(WORDS[0])
 
 
 def prompt_text(request: Request, start: int = 0) -> str:
-    """Return the text of a prompt, beginning with token `start`. Tokens after the path are unique to this prompt."""
+    """Return the text of a prompt, beginning with token `start`. Tokens after the end of the path are unique to this
+    prompt."""
     parts: list[bytes] = []
     begin, path = 0, request.path
     for key, end in zip(path.keys, path.ends, strict=True):

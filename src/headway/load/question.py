@@ -115,7 +115,8 @@ class Question:
         self.driver.on_end(self, outcome, why, at_ns)
 
     def usage(self, pattern: re.Pattern[bytes]) -> int | None:
-        """Return the last count that the engine sent; None if it sent none. Some engines send intermediate counts."""
+        """Return the token count that `pattern` finds in the engine's usage data; None if there is none. If the engine
+        has sent intermediate counts too, return the last count."""
         counts = [] if self.line is None else pattern.findall(self.line.usage)
         return int(counts[-1]) if counts else None
 
@@ -127,7 +128,8 @@ class Question:
             return ""
 
     def visible_tokens(self, tokens: int) -> int:
-        """Return the estimated number of the answer's tokens in its text, without the tokens of the reasoning."""
+        """Estimate how many of the answer's `tokens` belong to its visible text, that is, without the tokens of the
+        reasoning."""
         return tokens if not self.count else tokens * min(len(self.pieces or ()), self.count) // self.count
 
 

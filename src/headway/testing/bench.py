@@ -59,7 +59,8 @@ class WatchedView(InstanceView):
 
 
 def requests(count: int, start: int = 0) -> list[Request]:
-    """Return requests 10 ms apart that share prefixes, sessions, tenants and classes. Equal calls return the same."""
+    """Return requests 10 ms apart that share prefixes, sessions, tenants and classes. The same arguments always give
+    the same requests."""
     return [_request(number) for number in range(start, start + count)]
 
 
@@ -106,8 +107,8 @@ class Bench:
         self.transcript: list[Any] = []
 
     def _truth(self, request: Request) -> list[int]:
-        """Return how many tokens of the request each instance has cached. From the second request with a prefix on, one
-        instance has the prefix cached."""
+        """Return how many tokens of the request each instance has cached. The first request with a prefix finds nothing
+        cached; for each later request, one instance has the prefix cached."""
         cached = request.id % GROUPS if request.id >= GROUPS else None
         return [PREFIX_TOKENS if view.index == cached else 0 for view in self.views]
 

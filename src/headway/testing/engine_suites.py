@@ -28,7 +28,8 @@ STEPS: Final[list[tuple[int, int, list[Chunk]]]] = [
 
 
 class SchedulerSuite(PolicySuite):
-    """Tests of a scheduler: its queue returns every request once, and its order changes only when it is called."""
+    """Tests of a scheduler: its queue returns every waiting request once, and reading the queue does not change its
+    order."""
 
     stage = "scheduler"
     ties: bool = True  # whether equal requests must enter the batch in order of arrival
@@ -43,8 +44,8 @@ class SchedulerSuite(PolicySuite):
         ]
 
     def play(self, count: int = COUNT) -> list[int]:
-        """Run a script in which requests arrive, enter, are preempted, are abandoned and end; return the order of
-        entry."""
+        """Run a script in which requests arrive, enter the batch, are preempted, are abandoned and end. Return the
+        order in which they enter the batch."""
         queue = self.queue()
         waiting: list[Ticket] = []
         running: list[Ticket] = []

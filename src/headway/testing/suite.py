@@ -118,7 +118,7 @@ def check_policy(suite: type[PolicySuite], policy: Any, *, ties: bool = True, **
 
 
 def same_twice(play: Callable[[], Any], what: str) -> None:
-    """Run a script twice with different seeds of the global random generator, and compare the results."""
+    """Run a script twice, with different seeds of the global random generator. Fail if the results differ."""
     state = random.getstate()
     try:
         random.seed(1)

@@ -1,4 +1,5 @@
-"""`headway twin`: runs each policy simulated and live, compares the results, and compares both rankings of policies."""
+"""`headway twin`: runs each policy in the simulator and live, compares the two results of each policy, and compares the
+two rankings of the policies."""
 
 from __future__ import annotations
 
@@ -41,9 +42,10 @@ class Pair(Struct, frozen=True):
 
     @property
     def errors(self) -> dict[str, float]:
-        """The differences of the live run from the simulation: of the mean TTFT, relative to the simulated mean; of the
-        hit ratio; and of the request distribution. The difference of distributions is the fraction of requests that
-        would have to move to another instance, so that every instance has the same fraction as in the simulation."""
+        """The differences between the live run and the simulation: the difference of the mean TTFTs, relative to the
+        simulated mean; the difference of the hit ratios; and the difference of the distributions of requests over the
+        instances. The last one is the fraction of requests that would have to move to another instance to make the two
+        distributions equal."""
         sides = (self.simulated, self.live)
         shares = [{each["id"]: each["share"] or 0.0 for each in side["instances"]} for side in sides]
         moved = [abs(shares[0].get(name, 0.0) - shares[1].get(name, 0.0)) for name in {**shares[0], **shares[1]}]
@@ -67,7 +69,7 @@ class Twin(Struct, frozen=True):
     pairs: list[Pair]
 
     def order(self, side: str) -> list[str]:
-        """Return the policies by mean TTFT, best first."""
+        """Return the policies by their mean TTFT, best first. `side` is `simulated` or `live`."""
         return [
             pair.policy
             for pair in sorted(self.pairs, key=lambda pair: getattr(pair, side)["latency"]["ttft"]["mean"] or math.inf)
@@ -112,7 +114,8 @@ def twin(
     output: Path | None = None,
     progress: Progress | None = None,
 ) -> Twin:
-    """Run each routing policy simulated and live. `policies` has the form as in `compare`; the default is `USUAL`."""
+    """Run each routing policy in the simulator and live. `policies` has the same form as in `compare`; the default is
+    `USUAL`."""
     loaded = Scenario.load(scenario, overrides)
     check(loaded)
     chosen = contenders(loaded, list(USUAL) if policies is None else policies)
