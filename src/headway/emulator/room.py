@@ -1,8 +1,9 @@
 """The simulator's instances, driven by the wall clock.
 
-Every step is planned separately, with a *nominal* end. When a timer rings after that end, the room delivers the step's
-tokens, and begins the next step at the nominal end, however late the timer was. Therefore the clock does not drift, and
-a new request finds the state that the simulator would have at that time.
+Every step is planned separately and has a *nominal* end: the time at which the simulator would end the step. A timer
+rings at this time or a little later. Then the room delivers the step's tokens, and begins the next step at the nominal
+end, however late the timer was. Therefore the clock does not drift, and a new request finds the state that the
+simulator would have at that time.
 """
 
 import asyncio

@@ -4,7 +4,8 @@ these messages. Conversations that begin with the same messages count as one ses
 prefix. A prompt without messages has no session.
 
 The code finds the first messages without decoding the JSON. JSON escapes quotes within strings, so `"user"` with its
-quotes is always a whole string. After this string, the search needs to follow only strings and brackets.
+quotes is always a whole string. To find the end of the message after this string, the search follows only strings and
+brackets.
 """
 
 import re
@@ -103,7 +104,7 @@ def _end_of_plain(messages: bytes, start: int) -> int:
 def _end(messages: bytes, at: int) -> int:
     """Return the offset after the message that contains the offset `at`. Find the end by counting brackets outside
     strings. If this takes more than STEPS quotes, or more than BETWEEN bytes between two strings, return the offset
-    reached."""
+    that the search has reached."""
     plain = CONTENT.match(messages, at)
     end = -1 if plain is None else _end_of_plain(messages, plain.end())
     if end >= 0:

@@ -1,9 +1,9 @@
 """The earlier turns of conversations, so that the prompt of the next turn repeats them word for word.
 
 The path of a workload's request refers to an earlier answer by its key. If that answer has arrived, the prompt consists
-of all earlier turns including the answer, and of new words that fill it up to the planned length. Therefore a prompt
-has the planned length even if an answer was shorter than planned, or if the engine's tokens between messages made the
-last prompt longer.
+of all earlier turns including the answer, followed by new words that fill the prompt up to the planned length.
+Therefore a prompt has the planned length even if an answer was shorter than planned, or if the engine's tokens between
+messages made the last prompt longer.
 """
 
 from typing import Final

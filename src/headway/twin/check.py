@@ -42,10 +42,9 @@ class Pair(Struct, frozen=True):
 
     @property
     def errors(self) -> dict[str, float]:
-        """The differences between the live run and the simulation: the difference of the mean TTFTs, relative to the
-        simulated mean; the difference of the hit ratios; and the difference of the distributions of requests over the
-        instances. The last one is the fraction of requests that would have to move to another instance to make the two
-        distributions equal."""
+        """The differences between the live run and the simulation: in mean TTFT (relative to the simulated mean), in
+        hit ratio, and in the distribution of requests over the instances. The last difference is the fraction of
+        requests that would have to move to another instance to make the two distributions equal."""
         sides = (self.simulated, self.live)
         shares = [{each["id"]: each["share"] or 0.0 for each in side["instances"]} for side in sides]
         moved = [abs(shares[0].get(name, 0.0) - shares[1].get(name, 0.0)) for name in {**shares[0], **shares[1]}]

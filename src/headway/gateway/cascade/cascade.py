@@ -67,7 +67,7 @@ class Cascade(Exchange):
         return self.step == len(self.chain.models) - 1
 
     def _prepare(self) -> None:
-        """Set the body and the response header of this step."""
+        """Set the request body and the response header for the current step."""
         model = self.chain.models[self.step]
         changes: dict[str, object] = {"model": model}
         if not self.last and not self.wants_logprobs:

@@ -24,8 +24,8 @@ class Sources:
         self._users: Counter[str] = Counter()  # number of fetches in flight, by address
 
     async def fetch(self, keys: list[bytes], address: str, ttl_s: float | None) -> int:
-        """Copy blocks that this daemon lacks from another daemon, in the order of `keys`. Return for how many leading
-        keys this daemon then has the block."""
+        """Copy blocks that this daemon lacks from another daemon, in the order of `keys`. Return how many blocks this
+        daemon then has, counted from the first key to the first missing block."""
         self._check(address)
         async with self._turns:
             here = self._store.lookup(keys).leading

@@ -100,7 +100,8 @@ class Store:
         return there
 
     def lookup(self, keys: Iterable[bytes]) -> Overlap:
-        """Return for how many leading keys the store has the block. A lookup does not count as a use of the blocks."""
+        """Return how many blocks the store has, counted from the first key to the first missing block. A lookup does
+        not count as a use of the blocks."""
         ram = disk = 0
         entries = self.disk.entries if self.disk else {}
         for key in keys:

@@ -81,7 +81,8 @@ class Blocks(Struct, array_like=True, tag=33, frozen=True):
 
 
 class Overlap(Struct, array_like=True, tag=34, frozen=True):
-    """The number of leading blocks of a chain that the daemon has, in total and by tier."""
+    """The number of requested blocks that the daemon has, in total and by tier, counted from the first key to the first
+    missing block."""
 
     leading: int
     ram: int

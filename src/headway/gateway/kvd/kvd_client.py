@@ -92,11 +92,12 @@ class KvdClient:
         return sum([(await self._ask(frames.Delete(part), frames.Count))[0].count for part in _parts(keys)])
 
     async def lookup(self, keys: Sequence[bytes]) -> int:
-        """Return how many leading blocks of a chain the daemon has."""
+        """Return how many blocks the daemon has, counted from the first key to the first missing block."""
         return (await self.overlap(keys)).leading
 
     async def overlap(self, keys: Sequence[bytes]) -> frames.Overlap:
-        """Return how many leading blocks of a chain the daemon has, in total and by tier."""
+        """Return how many blocks the daemon has, in total and by tier, counted from the first key to the first missing
+        block."""
         total = frames.Overlap(0, 0, 0)
         for part in _parts(keys):
             answer, _ = await self._ask(frames.Lookup(part), frames.Overlap)
@@ -106,8 +107,8 @@ class KvdClient:
         return total
 
     async def fetch(self, keys: Sequence[bytes], source: str, ttl_s: float | None = None) -> int:
-        """Make the daemon copy blocks that it lacks from the daemon at `source`, in the order of `keys`. Return for how
-        many leading keys it then has the block."""
+        """Make the daemon copy blocks that it lacks from the daemon at `source`, in the order of `keys`. Return how
+        many blocks it then has, counted from the first key to the first missing block."""
         total = 0
         for part in _parts(keys):
             answer, _ = await self._ask(frames.Fetch(part, source, _milliseconds(ttl_s)), frames.Count)

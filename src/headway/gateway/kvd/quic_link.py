@@ -163,7 +163,7 @@ class Link(QuicConnectionProtocol):
         self._transmit_soon()
 
     def finish(self, stream_id: int) -> None:
-        """Close the stream after its remaining bytes. Ask the peer to send nothing more on it."""
+        """Close the stream after its remaining bytes have been sent. Ask the peer to send nothing more on it."""
         if self.ended is None:
             self._cut.add(stream_id)
             self.quic.send_stream_data(stream_id, b"", end_stream=True)

@@ -78,7 +78,8 @@ class EtcdSource:
         self._writes: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Start, without waiting for etcd: while etcd is down, a gateway starts with its other sources."""
+        """Start without waiting for etcd. If etcd is down, the gateway starts with the engines from its other
+        sources."""
         self._task = self.clock.create_task(self._run())
 
     async def stop(self) -> None:

@@ -133,8 +133,8 @@ class GatewayMetrics:
             second.samples.append((ttft, tpot, e2e, wait))
 
     def _group(self, model: str, engine: str) -> Group:
-        """Return the counts of a model and an engine. The number of groups is limited, because clients choose the names
-        of models."""
+        """Return the group of counts for a model and an engine. The number of groups is limited, because clients choose
+        the names of models."""
         key = (_bound_name(self._models, model), _bound_name(self._engines, engine))
         if len(self.groups) >= MOST_GROUPS and key not in self.groups:
             key = (OTHER, key[1])

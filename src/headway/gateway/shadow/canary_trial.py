@@ -1,8 +1,8 @@
 """Statistics of a canary: results of its requests and of the other requests, their difference, and the verdict.
 
 The two sides are the canary and the live policies. Each side is counted by second. Consecutive seconds are collected
-until both sides have a few requests; then these seconds form a pair. The difference of the two means of a pair is one
-value of a paired comparison, so that changes of load cancel out.
+until both sides have a few requests; then these seconds form a pair. The difference between the means of the two sides
+in a pair is one value of a paired comparison, so that changes of load cancel out.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class Trial:
         self.total[side].add(ttft_ps, error, missed)
 
     def _close(self) -> None:
-        """Add the last second to the current pair. If both sides have enough requests, close the pair."""
+        """Add the results of the last second to the current pair. If both sides have enough requests, close the
+        pair."""
         if not self._seconds:
             return
         for side, tally in self._pair.items():

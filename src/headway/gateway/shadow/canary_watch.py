@@ -35,7 +35,7 @@ class CanaryWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def follow(self, why: str) -> None:
-        """React to a change of the policies in force, or to the end of the canary, for the reason `why`."""
+        """React when the policies in force have changed or the canary has ended. `why` is the reason."""
         spec = self.plane.policies.get(CANARY)
         if why.startswith("halt: ") and self.spec is not None:
             self.stopped, self.stops = why.removeprefix("halt: "), self.stops + 1

@@ -43,7 +43,8 @@ class CandidateSpec(Struct, frozen=True):
 
     @classmethod
     def read(cls, data: Any, where: str) -> CandidateSpec:
-        """Read policies by stage, a bundle, a bundle's file, or a mapping with `policies`."""
+        """Read a candidate, which is given as policies by stage, as a bundle, as a bundle's file, or as a mapping with
+        the key `policies`."""
         if isinstance(data, dict) and "policies" in data and "format" not in data:
             spec = read(cls, data, where)
         else:

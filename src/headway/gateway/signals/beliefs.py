@@ -12,9 +12,9 @@ prompt is sent, the caller first records it in the indexes (`PrefixIndex.touch`,
 recently used) and then calls `Beliefs.touch`. The send times in this module are therefore in the indexes' order of
 eviction.
 
-Reported blocks have the gateway's block size. If an index has another block size, it stores each of its blocks under
-the key of the gateway's block that contains the block's last token, as `Path.blocks` does. An index stores a block only
-if it has all blocks before that block.
+Reported blocks have the gateway's block size. If an index has another block size, each of its blocks has the key of the
+gateway's block that contains its last token, as in `Path.blocks`. An index stores a block only if it has all blocks
+before that block.
 """
 
 from bisect import bisect_left

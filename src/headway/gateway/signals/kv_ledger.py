@@ -8,8 +8,9 @@ the engine's block in which it ends. Tokens that do not fill an own block are ca
     own blocks of 16        |0 ....... 16|16 ....... 32|32 ....... 48|      the first has one own block, the second two
 
 An engine may keep a block without its parents. No prompt can match such a block, so it is *detached* until the parents
-are stored again. The sink gets only attached blocks, each one stored after its parent and removed before its parent. If
-two requests compute a block at the same time, an engine stores the block twice and removes it twice.
+are stored again. The ledger reports only attached blocks to its sink. It reports a block as stored after the block's
+parent, and as removed before the block's parent. If two requests compute a block at the same time, an engine stores the
+block twice and removes it twice.
 """
 
 from __future__ import annotations
