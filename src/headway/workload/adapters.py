@@ -54,7 +54,7 @@ def explicit(shares: tuple[Share, ...]) -> Json:
 
 
 def salt_content(path: Path, output_key: int, adapter: str) -> tuple[Path, int]:
-    """Return a prompt's path and an output key that are specific to an adapter, because adapters do not share KV
-    content."""
+    """Return the content keys of a prompt and of its output, changed so that they are unique to the adapter. Therefore
+    two adapters never share KV blocks, even for equal text."""
     salt = hashing.stable("adapter", adapter) >> 2  # a salt of 62 bits, because a key has 62 bits
     return Path(tuple([key ^ salt for key in path.keys]), path.ends), output_key ^ salt

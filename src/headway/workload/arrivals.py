@@ -57,7 +57,7 @@ SECONDS: Final = re.compile(rb"[+-]?[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?")
 
 
 def _range(name: str, kind: type = float) -> Form:
-    """Return the form of a figure, with its limits."""
+    """Return the schema of a numeric key: its type and its limits, which `FIGURES` lists."""
     return Form.of(Annotated[kind, Meta(ge=FIGURES[name][1], le=FIGURES[name][2])])
 
 
@@ -126,7 +126,7 @@ def explicit(arrival: Arrival) -> str | Json:
 
 
 def base_rate(arrival: Arrival, rate: Fraction | None, where: str = "arrival") -> Fraction | None:
-    """Return the rate that is set. If no rate is set, return the rate that follows from the interval of the process.
+    """Return `rate`. If the process has an interval instead, return its size divided by the interval.
     For a trace without a rate, return None."""
     if arrival.interval is not None:
         if rate is not None:
@@ -164,7 +164,7 @@ def _even(totals: Iterator[int], unit: int, rate: Fraction) -> Iterator[int]:
 
 
 def _totals(arrival: Arrival, rng: Random) -> tuple[Iterator[int], int]:
-    """Return the arrival times as whole numbers, and the whole number that represents one mean gap."""
+    """Return the arrival times as whole numbers, and their scale: the number that stands for one mean gap."""
     uniform = rng.random
     match arrival.process:
         case "constant":
@@ -203,10 +203,10 @@ def _gaps(arrival: Arrival, rng: Random) -> Callable[[], float]:
 
 
 def weibull(cv: float) -> tuple[float, float]:
-    """Return the shape k of a Weibull distribution with this cv, and its mean at scale 1.
+    """Return the shape k of a Weibull distribution with this coefficient of variation, and its mean at scale 1.
 
-    Both are rounded, so that they are the same on every machine. The search for k uses that the right side of
-    1 + cv^2 = G(1 + 2/k) / G(1 + 1/k)^2 falls as k rises; G is the gamma function.
+    Both are rounded, so that they are the same on every machine. k solves 1 + cv^2 = G(1 + 2/k) / G(1 + 1/k)^2, where
+    G is the gamma function. The right side falls as k rises, so bisection finds k.
     """
     target = log(1 + cv * cv)
     low, high = 0.01, 1000.0
@@ -221,10 +221,10 @@ def weibull(cv: float) -> tuple[float, float]:
 
 
 def _recorded_instants(path: pathlib.Path, format: str | None, stretched: bool) -> tuple[Iterator[int], int]:
-    """Return the times of a file, counted from the first time, and the whole number that represents one unit of time.
+    """Return the times of a file, counted from the first time, and the number that stands for one unit of time.
 
-    The unit is one second. If `stretched` is set, the unit is one mean gap and the times repeat without end; the file
-    is then read once more, because its span and its number of times must be known first.
+    The unit is one second. If `stretched` is set, the unit is one mean gap, and the times repeat without end. In that
+    case the file is first read once to find its span and its number of times.
     """
     if not stretched:
         return _instants(path, format), PS_PER_SECOND

@@ -82,8 +82,8 @@ class Abusive(Struct, frozen=True, tag_field="type", tag="abusive"):
     kv_exhaustion: Annotated[Any, Form.of(bool, Oversized), "some outputs are far longer, and share no prefix"] = None
 
     def validate(self, where: str) -> Abusive:
-        """Read the section of each abuse. An abuse that is switched off becomes False. If the keys name no abuse, all
-        are on."""
+        """Read the settings of each type of abuse. A type that is off becomes False. If the section sets no type, all
+        types are on."""
         values = {name: getattr(self, name) for name in ABUSES}
         if all(value is None for value in values.values()):
             values = dict.fromkeys(ABUSES, True)
@@ -145,8 +145,8 @@ def _check_factor(factor: float, where: str) -> None:
 
 
 def starts(base: Iterator[int], behaviour: Behaviour, burst_size: float, seed: int, where: str) -> Iterator[Start]:
-    """Return the start of each session in microseconds, with the mark of the session. `base` has the starts of ordinary
-    sessions."""
+    """Yield the start of each session in microseconds, and a `Mark`: how the session differs from an ordinary session.
+    `base` yields the starts of ordinary sessions."""
     mark = _marker(behaviour, burst_size, seed)
     if isinstance(behaviour, Normal):
         return ((at, USUAL) for at in base)
@@ -158,7 +158,8 @@ def starts(base: Iterator[int], behaviour: Behaviour, burst_size: float, seed: i
 def _merge_starts(
     base: Iterator[int], behaviour: Behaviour, mark: Callable[[int], Mark], seed: int, where: str
 ) -> Iterator[Start]:
-    """Yield the starts of ordinary sessions, volleys and bursts in order of time."""
+    """Yield the starts of all sessions in order of time: ordinary sessions, the rapid-fire sessions that follow each of
+    them, and the sessions of bursts."""
     # Entries: (time, type, sequence number, number of sessions in the burst or remaining sessions of the volley).
     heap: list[tuple[int, int, int, int]] = []
     numbers = count()
@@ -208,7 +209,7 @@ def _bursts(behaviour: Behaviour, seed: int, where: str) -> Iterator[tuple[int, 
 
 
 def _marker(behaviour: Behaviour, burst_size: float, seed: int) -> Callable[[int], Mark]:
-    """Return a function that maps the size of a session's burst to the mark of the session. Size 0 means no burst.
+    """Return a function that maps the size of a burst to the `Mark` of its sessions. Size 0 means no burst.
 
     In a burst of n sessions, the first prompt of each session is 1 + `burst_size` log2(n) times as long as usual.
     """

@@ -48,7 +48,8 @@ class Context:
         self._turn = 0
 
     def prompt(self, new_tokens: int, key: int) -> Path:
-        """Return the next prompt with `new_tokens` new tokens; in the first turn they may include the prefix."""
+        """Return the next prompt, which ends with `new_tokens` new tokens. In the first turn, `new_tokens` includes the
+        prefix unless `added` is set."""
         self._turn += 1
         if self._turn == 1:
             return self._first(new_tokens, key)

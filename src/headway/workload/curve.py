@@ -62,19 +62,20 @@ class Curve:
         return index, since - self.times[index], Fraction(turns * self.areas[-1])
 
     def _piece(self, index: int) -> tuple[int, int, int]:
-        """Return the length, the first value and the change of value of a piece. The index after the last piece means
-        the final level."""
+        """Return the length of a piece, its first value, and its last value minus its first value. The index after the
+        last piece stands for the constant level that follows the pieces."""
         if index == len(self.first):
             assert self.level is not None
             return 1, self.level, 0
         return self.times[index + 1] - self.times[index], self.first[index], self.last[index] - self.first[index]
 
     def change(self, totals: Iterable[int], unit: int, rate: Fraction) -> Iterator[int]:
-        """Yield the microseconds at which the integral of rate × multiplier reaches each of `totals`.
+        """Yield the time in microseconds at which the integral of rate × multiplier reaches each of `totals`.
 
-        `unit` represents one expected arrival. The iterator ends if the integral never reaches a total. If the integral
-        reaches a total at the start of a period without arrivals, the arrival moves to the end of the period. Totals
-        are compared as targets: doubled areas times `parts`, which are whole numbers.
+        A total of `unit` stands for one expected arrival. If the integral never reaches a total, the iterator ends. If
+        the integral reaches a total at the start of a period without arrivals, the arrival moves to the end of the
+        period. To compare in whole numbers, the code multiplies both totals and doubled areas by constants; a
+        multiplied total is called a target.
         """
         scale, parts = 2 * US_PER_SECOND * self.scale * rate.denominator, unit * rate.numerator
         limit: float = 0
@@ -98,11 +99,11 @@ class Curve:
             yield at if at <= latest else int(latest)
 
     def _place(self, target: int, parts: int) -> tuple[int, float, int, float, int, int, int] | None:
-        """Return the piece that contains `target`, or None if the curve never reaches it.
+        """Return the piece in which the integral reaches `target`, or None if the integral never reaches it.
 
-        The result is (base, limit, start, latest, length, first, slope). The piece contains the targets from `base` up
-        to `limit`. `latest` is the latest arrival time, so that a rounded arrival does not fall into a following period
-        without arrivals.
+        The result is (base, limit, start, latest, length, first, slope). The integral grows from `base` to `limit`
+        within the piece. `latest` is the latest allowed arrival time: if no arrivals follow the piece, rounding must
+        not move an arrival beyond its end.
         """
         area, turns = target // parts, 0
         if self.level is None:

@@ -48,7 +48,7 @@ def known_keys(kind: str) -> tuple[str, ...]:
 
 
 def _forms() -> dict[str, Any]:
-    """Return the form of each distribution."""
+    """Return the schema of each distribution, by name."""
     lists: dict[str, Any] = {"values": list[Duration], "weights": list[float]}
     return {
         kind: Mapped(

@@ -44,7 +44,7 @@ class Budget(Struct):
 
 
 def _begin(name: str | None, tenant: Tenant, script: Script, budget: Budget, chained: bool) -> Session:
-    """Return a session that sends the first requests of a script: as many as the budget allows."""
+    """Return a session that sends the requests of a script in order, but only as many as the budget still allows."""
     requests = budget.take(len(script.steps))
     turns, sender = Turns(script, requests), (name, tenant.name, tenant.priority)
     if chained or not any(step.branch for step in script.steps):
@@ -83,7 +83,8 @@ class Author:
     """Draws the sessions of a tenant, or of one user of the tenant's closed loop."""
 
     def __init__(self, habits: Habits, seed: int, first: int = 0, stride: int = 1) -> None:
-        """Number the contents of this author from `first` in steps of `stride`."""
+        """Prepare to draw sessions. Each request gets a content number: `first`, `first + stride` and so on, so that
+        different users of a closed loop never get the same number."""
         tenant = habits.tenant
         self._next, self._stride = tenant.base + first, stride
         self._models = [
@@ -204,8 +205,8 @@ def _check_time(at_ps: int, stop_ps: int, what: str) -> None:
 
 
 def requests_alone(tenant: Tenant, seed: int, model: str, requests: int | None, stop_ps: int) -> Iterator[Planned]:
-    """Yield the requests of a tenant whose requests are all independent. The requests are the same as those of
-    sessions, but this function is faster."""
+    """Yield the requests of a tenant whose requests are all independent. `sources` would give the same requests, but
+    this function is faster, because it creates no sessions."""
     own, places = tenant.seed(seed), tenant.places
 
     def lengths(name: str) -> shapes.Draw | None:

@@ -77,10 +77,10 @@ def describe(
 
 
 def _runs(trace: Trace) -> Runs:
-    """Return a function that maps a row to the runs of its block ids.
+    """Return a function that maps a row to its block ids, as runs of consecutive ids.
 
-    If the ids are hashes, runs are short, because ids are hardly ever consecutive. The ids are then renumbered in order
-    of first appearance, so that runs become long.
+    If the ids are hashes, they are hardly ever consecutive, so that runs would be short. In this case, renumber the ids
+    in order of first appearance, so that runs become long.
     """
     if sum(trace.blocks.counts) >= RENUMBER * len(trace.blocks.counts):
         return trace.runs

@@ -50,7 +50,8 @@ def _records(traffic: Traffic) -> Iterator[Record]:
 
 
 def _blocks(path: Path, numbers: dict[int, int]) -> list[Run]:
-    """Return the ids of the full blocks of a prompt, as runs. Equal prefixes of prompts have equal ids."""
+    """Return the ids of the full blocks of a prompt, as runs of consecutive ids. Prompts with the same prefix have the
+    same ids for the blocks of this prefix."""
     runs, start = [], 0
     for key, end in path.blocks(BLOCK_TOKENS):
         number = numbers.setdefault(key, len(numbers))

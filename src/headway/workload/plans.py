@@ -211,7 +211,7 @@ def clip_length(tokens: float) -> int:
 
 
 class Script(Struct, frozen=True, gc=False):
-    """A session as drawn: its steps, its shared prefix, and the numbers of its contents."""
+    """A drawn session: its requests (`steps`), its shared prefix, and the content numbers of its requests."""
 
     kind: kinds.AnyKind
     model: str

@@ -170,7 +170,8 @@ class Beginnings:
         return draw
 
     def _measure(self, member: int) -> tuple[int, int]:
-        """Return the key and the length of a group's prefix. A named group has the same key in all tenants."""
+        """Return the content key and the length of a group's prefix, and remember them. A named group has the same key
+        in all tenants, so that the tenants share its prefix."""
         tokens, number, name = self._prefix.tokens, self._base + member, str(member)
         seed, common_seed = self._seeds
         if self._groups is not None:

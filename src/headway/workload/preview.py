@@ -65,7 +65,8 @@ def _expect(spec: WorkloadSpec, figures: Json) -> int | None:
 
 
 def _within(spec: WorkloadSpec, figures: Json) -> int | None:
-    """Extrapolate the number of requests to the whole duration: by the profile for an open loop, otherwise linearly."""
+    """Extrapolate the number of requests to the whole duration. For a tenant with a rate, follow its load profile;
+    otherwise extrapolate linearly."""
     so_far_ps = round((figures["first_s"] + figures["span_s"]) * PS_PER_SECOND)
     if spec.duration is None or not so_far_ps:
         return None

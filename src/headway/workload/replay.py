@@ -105,14 +105,14 @@ def _sessions(spec: TraceSpec, info: Info) -> str:
 
 
 def _thinks(spec: TraceSpec, info: Info) -> bool:
-    """Return whether requests wait for each other. By default, only requests of recorded sessions do so, if their think
-    times are known."""
+    """Return whether a request waits for earlier requests of its session. By default, requests wait only if the trace
+    records both sessions and think times."""
     recorded = _sessions(spec, info) == "recorded"
     return recorded and info.think_times if spec.replay is None else spec.replay == "think"
 
 
 def _streams(spec: TraceSpec, info: Info) -> bool:
-    """Return whether the trace can be replayed while it is read, that is, no request depends on a later row."""
+    """Return whether the trace can be replayed row by row, without loading the whole trace first."""
     return info.block_tokens is None and info.clock == "trace" and spec.starts is None and not _thinks(spec, info)
 
 
@@ -208,8 +208,8 @@ class Replay:
             yield scale(check_stamp(row, at_ps)), row
 
     def _shifted_times(self) -> Iterator[tuple[int, int]]:
-        """Yield arrival times and rows. Each session begins at a new time, and its requests keep their offset from the
-        first request."""
+        """Yield each arrival time with its row, in order of time. Each session begins at the time that the `starts` key
+        gives it, and its later requests keep their recorded distance from its first request."""
         stamps, scale = self._trace.arrival_ps, self._clock.scale
         coming: list[tuple[int, int]] = []
         for start_ps, rows in zip(self._begins(), groups(self._trace, self._session), strict=False):
@@ -263,7 +263,7 @@ class Replay:
     # --- used by both --------------------------------------------------------------------------------------------
 
     def _begins(self) -> Iterator[int]:
-        """Return the start times of sessions that follow from the `starts` key, in picoseconds."""
+        """Yield the start time of each session in picoseconds, as the `starts` key determines it."""
         starts = self._starts
         assert starts is not None
         if starts.rate is None:

@@ -1,14 +1,17 @@
-"""Reuse: the hits of prompts in LRU caches. Prompts are runs of block ids, in order of arrival.
+"""Reuse: the hits of prompts in LRU caches. Prompts are runs of consecutive block ids, in order of arrival.
 
-A prompt hits its leading blocks that are in the cache. Then all its blocks are touched, in the order first-to-last or
-tail-first, and the least recently used blocks above the capacity are evicted. Only the order of the prompts matters,
-not time or output tokens.
+A prompt hits its leading blocks that are in the cache. Then the prompt uses all its blocks, in the order first-to-last
+or tail-first, and the cache evicts the least recently used blocks above its capacity. Only the order of the prompts
+matters, not time or output tokens.
 
-The cost is per run, not per block. An LRU cache of c blocks holds the c blocks that were touched last. Therefore one
-record of touches serves caches of all sizes. Touches are numbered, and each block has the number of its last touch. A
-cache holds the blocks whose number is at or above the `floor` of the cache, which never falls. The blocks of a run are
-touched one after another, so their numbers are consecutive. Therefore numbers are stored as stretches: ranges of ids
-with a constant `shift` from id to number. With tail-first, numbers would fall as ids rise, so ids are negated.
+All uses of blocks are counted: the n-th use has the number n, and each block keeps the number of its last use. An LRU
+cache of c blocks holds the c blocks that were used last. So it holds exactly the blocks whose number is at or above a
+threshold, the `floor` of the cache, and one record of these numbers serves caches of all sizes. A floor never falls.
+
+The cost is per run, not per block, because a prompt uses the blocks of a run one after another, so that their numbers
+are consecutive. The numbers are therefore stored as stretches. A stretch is a range of block ids with a `shift`: the
+number of each block in the range is its id plus the shift. With tail-first, numbers would fall as ids rise, so all ids
+are negated.
 """
 
 from bisect import bisect_left, bisect_right
@@ -17,7 +20,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-Order = Literal["first-to-last", "tail-first"]  # the order in which the blocks of a prompt are touched
+Order = Literal["first-to-last", "tail-first"]  # the order in which a prompt uses its blocks
 Run = tuple[int, int]  # (first block id, number of consecutive ids)
 Stretches = tuple[list[int], list[int], list[int]]  # (starts, ends, shifts) of stretches, in order of id
 
@@ -29,8 +32,8 @@ NO_STRETCHES: Final[Stretches] = ([], [], [])
 
 
 class Hits(Struct):
-    """The number of block hits for each capacity. For the largest capacity, also the tokens hit and the number of
-    requests with a hit."""
+    """The number of block hits for each capacity. `tokens` (hit tokens) and `requests` (requests with a hit) are known
+    only for the largest capacity."""
 
     blocks: list[int]
     referenced: int = 0
@@ -50,14 +53,14 @@ class Caches:
         self._buckets: dict[int, Stretches] = {}
         self._stretches = 0
         self._now = 0
-        # The log lists runs in the order of their touches. It serves to find the next blocks to evict.
+        # The log lists runs in the order of their uses. It serves to find the next blocks to evict.
         self._times: list[int] = []
         self._firsts: list[int] = []
         self._counts: list[int] = []
 
     def offer(self, runs: Sequence[Run], hits: list[int]) -> int:
-        """Look up a prompt in each cache, add the number of hit blocks of each cache to `hits`, and touch the prompt's
-        blocks. Return the number of hit blocks in the largest cache."""
+        """Look up a prompt in each cache, add the number of hit blocks of each cache to `hits`, and mark the prompt's
+        blocks as most recently used. Return the number of hit blocks in the largest cache."""
         walked = self._count_hits(runs, hits)
         if self._tail_first:
             for first, count in reversed(runs):
@@ -82,7 +85,7 @@ class Caches:
         walked = 0
         for length, oldest in self._walk_mirrored(runs) if self._tail_first else self._walk(runs):
             while floors[smallest] > oldest:
-                # With tail-first, the head of a stretch was touched last, so only its tail may be evicted.
+                # With tail-first, the head of a stretch was used last, so only its tail may be evicted.
                 left = max(length - (floors[smallest] - oldest), 0) if self._tail_first else 0
                 hits[smallest] += walked + left
                 smallest += 1
@@ -94,8 +97,8 @@ class Caches:
         return walked
 
     def _walk(self, runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
-        """Split a prompt into runs of blocks that were used together. Yield the number of blocks of each run, and the
-        time of their last use. Stop at the first block that was never used."""
+        """Split a prompt into runs of blocks whose last uses directly follow each other. Yield the number of blocks of
+        each run, and the number of the first block's last use. Stop at the first block that was never used."""
         for at, count in runs:
             end = at + count
             while at < end:
@@ -112,7 +115,7 @@ class Caches:
                     place += 1
 
     def _walk_mirrored(self, runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
-        """Do the same as `_walk`, but over negated ids in descending order."""
+        """Do the same as `_walk`, but for the order tail-first, where ids are negated and therefore descend."""
         for first, count in runs:
             at = 1 - first  # one above the next negated id
             end = at - count
@@ -152,7 +155,7 @@ class Caches:
             first = until
 
     def _overlay(self, stretches: Stretches, first: int, end: int, shift: int) -> None:
-        """Add a stretch. Remove the parts of other stretches that the new stretch covers."""
+        """Add a stretch, because its blocks were just used. Cut these blocks out of the stretches that held them."""
         starts, ends, shifts = stretches
         low = bisect_right(ends, first)
         high = bisect_left(starts, end, low)
@@ -173,7 +176,8 @@ class Caches:
         self._stretches += len(starts)
 
     def _forget(self, since: int, until: int) -> None:
-        """Subtract the touches from `since` to `until` from the live blocks: these blocks were touched again."""
+        """Correct the number of blocks in each cache: the blocks whose last use had a number from `since` up to `until`
+        were used again, so that they would be counted twice."""
         live, floors = self._live, self._floors
         for which in range(len(live)):
             floor = floors[which]
@@ -194,7 +198,7 @@ class Caches:
                 starts, ends, shifts = self._buckets[at >> BUCKET_BITS]
                 until = min(end, ((at >> BUCKET_BITS) + 1) << BUCKET_BITS)
                 for place in range(bisect_right(ends, at), bisect_left(starts, until)):
-                    if shifts[place] != shift:  # these blocks were touched again later
+                    if shifts[place] != shift:  # these blocks were used again later
                         continue
                     since = max(starts[place], at)
                     size = min(ends[place], until) - since
@@ -207,7 +211,7 @@ class Caches:
             entry += 1
 
     def _compact(self) -> None:
-        """Rebuild the log from the current stretches, because it grows with every touch."""
+        """Rebuild the log from the current stretches, because it grows whenever blocks are used."""
         lowest = min(self._floors[: len(self._limits)])
         runs = [
             (max(start + shift, lowest), max(start, lowest - shift), end)

@@ -44,7 +44,7 @@ PARTS_FORM: Final = Form.of(Later("mixture-parts", lambda: ListOf(_part_form()))
 
 
 def _part_form() -> Variants:
-    """Return the form of a distribution in a mixture: any other one, with its weight."""
+    """Return the schema of one part of a mixture: a distribution that is not itself a mixture, with a weight."""
     weight = Annotated[float, Form.of(Positive), "share of the draws, relative to the other parts"]
     plain = {name: kind for name, kind in KINDS.items() if kind is not Mixture}
     return Variants(
@@ -249,7 +249,8 @@ def maker(spec: object, where: str) -> Maker:
 
 
 def continuous(kind: str, mean: float, std: float, low: int, high: int, rng: Random) -> Callable[[], float]:
-    """Return a function that draws values, which the caller must round and clamp."""
+    """Return a function that draws values of the distribution `kind`. The caller must round each value and limit it to
+    `low` and `high`."""
     uniform, gauss = rng.random, rng.gauss
     if kind == "uniform":  # uniform over the whole numbers from `low` to `high`
         return lambda: low + int(uniform() * (high - low + 1))
@@ -299,7 +300,8 @@ def clamp(draw: Callable[[], float], low: int, high: int) -> Draw:
 
 
 def pickers(values: Sequence[int], weights: Iterable[float] | None) -> Maker:
-    """Return a function that creates samplers, which draw from `values` by weight. The samplers share their tables."""
+    """Return a function that creates a sampler from a random stream. A sampler draws from `values` by weight. All
+    samplers share one table of cumulative weights."""
     size, last = len(values), len(values) - 1
     if weights is None:
 

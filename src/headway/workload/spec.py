@@ -159,7 +159,7 @@ def preset_names() -> list[str]:
 
 
 def known_presets() -> dict[str, str]:
-    """Return the names of the packaged workloads with their dates, each with the name without its date."""
+    """Map the dated name of each packaged workload to its name without the date: chat-2026-11 to chat."""
     return {dated: re.sub(r"-[0-9]{4}-[0-9]{2}$", "", dated) for dated in preset_names()}
 
 

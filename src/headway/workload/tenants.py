@@ -44,7 +44,7 @@ LONGEST_NAME: Final = 100
 
 
 def _text(shape: Json) -> str:
-    """Return a distribution as a file has it."""
+    """Return a distribution as a scenario file writes it: a YAML mapping on one line."""
     return "{" + ", ".join(f"{name}: {value}" for name, value in shape.items()) + "}"
 
 
@@ -128,7 +128,8 @@ class Tenant(Struct):
 
     @property
     def base(self) -> int:
-        """The first content number of the tenant. It depends only on the tenant's name, not on other tenants."""
+        """The first content number of the tenant. Requests and prefixes are numbered from it, so that tenants have no
+        content in common. It depends only on the tenant's name, not on other tenants."""
         return 0 if self.name == DEFAULT else (1 + hashing.stable("tenant", self.name) % (2**27 - 1)) << 32
 
     def seed(self, seed: int) -> int:
@@ -204,7 +205,8 @@ def parse_all(top: SenderKeys, tenants: Any) -> list[Tenant]:
 
 
 def fill(own: Json, common: Json, instead: Mapping[str, Sequence[str]]) -> Json:
-    """Return the keys of a section and those common keys that no key of the section replaces."""
+    """Return the keys of a section (`own`) and the common keys that it does not override. `instead` lists, for a key,
+    other keys that the key overrides too."""
     replaced = [*own, *(other for key in own for other in instead.get(key, ()))]
     return {key: value for key, value in common.items() if key not in replaced} | own
 
@@ -234,7 +236,8 @@ def _share_rate(tenants: dict[str, tuple[Json, dict[str, str]]], total: Any) -> 
 
 
 def _settle(keys: SenderKeys, where: str) -> Json:
-    """Return the keys that the section sets and those keys of its archetype that they do not override."""
+    """Return the keys that a section sets. If it has an archetype, add the keys that the archetype sets, except keys
+    that the section sets itself."""
     values: Json = present({name: getattr(keys, name, None) for name in KEYS})
     weight = values.get("weight")
     if weight is not None and not (isfinite(weight) and 1e-9 <= weight <= 1e9):

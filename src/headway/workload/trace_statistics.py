@@ -26,8 +26,8 @@ def numbers() -> array[int]:
 
 
 class Columns(Struct):
-    """Columns with one entry per request, in order of arrival: times, lengths, and the numbers of the request's tenant,
-    kind, model and session."""
+    """Columns with one entry per request, in order of arrival: times, lengths, and integers that identify the tenant,
+    kind, model and session of the request."""
 
     at_ps: array[int] = field(default_factory=numbers)
     prompt_tokens: array[int] = field(default_factory=numbers)
@@ -43,7 +43,8 @@ class Columns(Struct):
 
 
 def counts(values: Sequence[int]) -> Json:
-    """Return the distribution of whole numbers. `spread_of` converts ps to ms; the factor cancels this conversion."""
+    """Return statistics of whole numbers. `spread_of` divides its input by `PS_PER_MS` to convert ps to ms, so this
+    function multiplies by `PS_PER_MS` first."""
     return dict(spread_of([value * PS_PER_MS for value in values]))
 
 

@@ -37,7 +37,8 @@ def sender_of(labels: Labels | Record, session: str | None) -> tuple[str | None,
 
 
 class Clock:
-    """Converts times of the trace to times of the simulation: divides by the speed, rounds, and checks for the end."""
+    """Converts times of the trace to times of the simulation, by dividing by the speed and rounding. It also knows when
+    the workload ends."""
 
     def __init__(self, speed: float, stop_ps: int) -> None:
         exact = Fraction(str(speed))
@@ -48,8 +49,8 @@ class Clock:
         return (ps * self._by + self._half) // self._over
 
     def over(self, at_ps: int, row: int, key: str = "speed") -> bool:
-        """Return whether the workload ends at or before this time. If the time is beyond the limit of the clock, raise
-        an error that suggests a higher value of `key`."""
+        """Return whether this time is at or after the end of the workload. If the time is later than the clock can
+        represent, raise an error that suggests a higher value of `key`."""
         if at_ps > LAST_PS and self.stop_ps > LAST_PS:
             raise HeadwayError(f"{PLACE}.{key}: request {row} would arrive {too_late(at_ps)}. Raise this key.")
         return at_ps >= self.stop_ps
@@ -90,9 +91,10 @@ class Maker(Struct):
 
 
 def groups(trace: Trace, session: Sequence[int]) -> list[list[int]]:
-    """Return the rows of each group of sessions in file order. Groups are in order of their first row.
+    """Return a list of rows for each group of sessions. Groups are in order of their first row.
 
-    Sessions whose requests wait for each other form one group. A row without a session is a group of its own.
+    If a request of one session waits for a request of another, the two sessions are in the same group. A row without a
+    session is a group of its own.
     """
     leaders = _join_sessions(trace, session)
     rows_of: dict[int, list[int]] = {}
@@ -108,7 +110,8 @@ def _number(session: Sequence[int], row: int) -> int:
 
 
 def _join_sessions(trace: Trace, session: Sequence[int]) -> dict[int, int]:
-    """Return a mapping from each session that was joined to another to the session that represents it."""
+    """Choose one session of each group to represent the group. Return a mapping from the other sessions of the group to
+    this session."""
     leaders: dict[int, int] = {}
 
     def leader(row: int) -> int:
