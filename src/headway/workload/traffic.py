@@ -91,7 +91,7 @@ class Traffic(Protocol):
         ...
 
     def stop(self) -> None:
-        """End the run: count in `not_issued` the turns that never arrived."""
+        """End the traffic. Add the turns of started sessions that never arrived to `not_issued`."""
         ...
 
     def __iter__(self) -> Iterator[Planned]: ...
@@ -125,7 +125,7 @@ class OpenLoop:
         """Do nothing, because no request waits for another."""
 
     def stop(self) -> None:
-        """Do nothing, because only turns of started sessions count, and an open loop has no sessions."""
+        """Do nothing, because `not_issued` counts only turns of sessions, and an open loop has no sessions."""
 
     def __iter__(self) -> Iterator[Planned]:
         while self.next_ps != NEVER:
@@ -163,7 +163,7 @@ class Source(Struct):
 
 
 class _Live(Struct, eq=False):
-    """A session in progress. It counts as begun when its first turn arrives."""
+    """A session in progress. `begun` is true from the arrival of its first turn on."""
 
     source: int
     number: int
@@ -305,7 +305,7 @@ class Sessions:
         return True
 
     def _close(self, live: _Live) -> None:
-        """Count the turns that a finished session never sent. If the session never began, do not count its turns."""
+        """Add the turns that a session never sent to `not_issued`. If its first turn never arrived, count nothing."""
         if live.begun:
             left = live.session.turns_left()
             self.not_issued += left + live.late
@@ -313,7 +313,8 @@ class Sessions:
                 self.abandoned += left
 
     def _watch(self, at_ps: int) -> None:
-        """Raise if too many closed-loop requests are rejected at the same time, because the run would never end."""
+        """Raise if too many closed-loop requests are rejected on arrival at the same time. Their users would send new
+        requests at once, so that simulated time would never advance."""
         instant, count = self._futile
         count = count + 1 if instant == at_ps else 1
         self._futile = (at_ps, count)
@@ -324,8 +325,8 @@ class Sessions:
             )
 
     def _look(self) -> None:
-        """Begin the sessions that start before the next planned turn, and set `next_ps`. If a session and a turn have
-        the same time, the session begins first only if the index of its source is lower."""
+        """Begin the sessions that start before the next planned turn, and set `next_ps` to the time of the next turn.
+        If a session starts at the time of that turn, it begins first only if the index of its source is lower."""
         heap, starts = self._heap, self._starts
         while starts:
             at_ps, index, make = starts[0]

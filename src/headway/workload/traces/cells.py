@@ -41,7 +41,7 @@ STAMP: Final = re.compile(
 
 
 class BadRow(Exception):
-    """A row is invalid; the message says why."""
+    """Raised if a row is invalid. The message says why."""
 
 
 def cell_text(value: Any) -> str | None:
@@ -53,7 +53,7 @@ def cell_text(value: Any) -> str | None:
 
 
 def read_number(text: str) -> Decimal | None:
-    """Return a number, or None if the text is none. A single comma or dot separates the decimal places."""
+    """Parse a number. Return None if the text is not a number. A single comma or dot separates the decimal places."""
     if "," in text or "'" in text or " " in text or text.count(".") > 1 or not text.isascii():
         text = _without_groups(text)
     try:
@@ -73,7 +73,8 @@ def _without_groups(text: str) -> str:
 
 
 def read_tokens(value: Any, least: int) -> int:
-    """Return a cell as a number of tokens. Raise `BadRow` with the end of a sentence if it is not one."""
+    """Return a cell as a number of tokens. If it is not such a number, raise `BadRow`. The caller puts the name of the
+    column before the message."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= DIGITS:
         number: Decimal | int | None = int(value)
     elif isinstance(value, bool) or (text := cell_text(value)) is None:
@@ -92,10 +93,11 @@ def read_tokens(value: Any, least: int) -> int:
 
 
 def read_time(value: Any, unit: str | None, decimal_comma: bool) -> int:
-    """Return a time in picoseconds, from 1970 if it is a date. Raise `BadRow` with the end of a sentence if it is none.
+    """Return a cell as a time in picoseconds; a date counts from 1970. If the cell is not a time, raise `BadRow`. The
+    caller puts the name of the column before the message.
 
     Without a unit, a number of at least 10**8 is a time since 1970 in the unit that fits, and a smaller number is in
-    seconds. `decimal_comma` tells that a comma cannot separate thousands, because the table has other delimiters.
+    seconds. If `decimal_comma` is set, a comma in a number always separates decimal places, never thousands.
     """
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= DIGITS:
         return _scaled(int(value), unit)

@@ -108,7 +108,7 @@ def _missing(columns: Columns) -> list[str]:
 
 
 def _usual_columns(path: pathlib.Path) -> Columns:
-    """Return the column of each field that has a column with a usual name."""
+    """Return the columns that have a usual name of a field, by field. Fields without such a column are missing."""
     plain = {re.sub(r"[\W_]+", "", name.lower()): name for name in reversed(column_names(path))}
     columns: Columns = {}
     for field, usual in FIELDS.items():
@@ -124,7 +124,7 @@ def _usual_columns(path: pathlib.Path) -> Columns:
 
 
 def how_to_map(path: pathlib.Path, ask: str) -> str:
-    """Return sentences that say how to map the columns of a table. They contain the table's own columns."""
+    """Return advice for an error message: how to map the columns of this table. It lists the table's own columns."""
     names, columns = column_names(path), _usual_columns(path)
     missing = _missing(columns)
     listed = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
@@ -135,7 +135,8 @@ def how_to_map(path: pathlib.Path, ask: str) -> str:
 
 
 def how_to_set(key: str, value: str, ask: str) -> str:
-    """Return a phrase that says how to set `columns` or `skip_bad` in the place where `ask` sets the format."""
+    """Return a phrase for an error message: how to set `columns` or `skip_bad`. `ask` names the option or key that sets
+    the format, so that the phrase can name the matching option or key."""
     if ask.endswith("trace.format"):
         text = f'"{value}"' if key == "columns" else value
         return f"Set {ask.removesuffix('format')}{key}: {text}"

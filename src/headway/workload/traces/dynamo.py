@@ -80,7 +80,7 @@ class Line(Event):
 
 
 class Call(Struct):
-    """A request of the file, with its session and its end."""
+    """A request of the file, with its session, its end time, and the tool runs before it."""
 
     request: Request
     context: Context | None
@@ -144,7 +144,7 @@ def _records(path: pathlib.Path, starts: array[int], turns: Counter[str]) -> Ite
 
 
 def _join(record: Record, lane: Lane, start_ns: int, call: Call, context: Context) -> None:
-    """Set the requests that a record waits for in its session, and its delay."""
+    """Add a record to its lane: set the requests that it waits for, its delay after them, and its agent."""
     record.kind = "agentic"
     record.id = record.id or f"{context.session_id}/{record.turn}"
     record.after, until, _ = lane.add(record.id, start_ns, call.end_ns)
@@ -161,7 +161,7 @@ def _join(record: Record, lane: Lane, start_ns: int, call: Call, context: Contex
 
 
 def _overlap(spans: list[tuple[int, int]], start: int, end: int) -> int:
-    """Return the length of the part of the time from `start` to `end` that the spans cover."""
+    """Return how much of the time from `start` to `end` the spans cover. Overlapping spans count once."""
     covered = 0
     for first, last in sorted(spans):
         first, last = max(first, start), min(last, end)

@@ -33,8 +33,8 @@ class Contents(Struct):
         return self.count << ROOM
 
     def runs(self, prompt: int, shared: int, group: str | None, own: int) -> tuple[tuple[int, int], ...]:
-        """Return the blocks of a prompt. Its first `shared` tokens are the prefix of the group. The block ids of the
-        content after the prefix are counted from `own`."""
+        """Return the blocks of a prompt, as runs of consecutive ids. The first `shared` tokens of the prompt are the
+        prefix of the group. The blocks after the prefix get ids from the range that starts at `own`."""
         full = prompt // self.block_tokens
         common = min(shared // self.block_tokens, full) if group is not None else 0
         runs = []
@@ -70,8 +70,8 @@ def group_of(record: Record, info: Info) -> str | None:
 
 
 class NamedLosses(Losses):
-    """The losses of a format with named prefixes. Two things are not lost: blocks that were created from such names,
-    and the fields of `extra` that the format can express (`known`)."""
+    """Collects what a format with named prefixes cannot express. It does not count blocks that a reader created from
+    such names, nor the fields of `extra` in `known`, because the format can express both."""
 
     def __init__(self, info: Info, known: Iterable[str], *keeps: str) -> None:
         super().__init__(*keeps, "shared_prefix_tokens", "extra", *(("blocks",) if origin(info) in NAMED else ()))

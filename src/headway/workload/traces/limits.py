@@ -15,7 +15,7 @@ MAX_DIGITS: Final = 18  # maximum number of digits of a whole number in a file, 
 
 
 def too_late(at_ps: int) -> str:
-    """Return the end of a sentence for an error: how late an arrival is, and the limit."""
+    """Return a phrase for the end of an error message: how late an arrival is, and what the limit is."""
     days = at_ps // PS_PER_DAY
     return f"after {days if days < 10**9 else 'over 1000000000'} days; the limit is {LAST_PS // PS_PER_DAY} days"
 
@@ -47,8 +47,8 @@ def read_time(value: float, unit: str, unit_ps: int, name: str, place: str) -> i
 
 
 def exact(value: float, unit: int) -> int:
-    """Return a finite number times `unit`, rounded. The number counts as the decimal that the file contains, not as the
-    nearest binary fraction."""
+    """Return `value` times `unit`, rounded. Compute with the decimal number that the file contains, such as 0.1, not
+    with the binary float nearest to it."""
     if isinstance(value, int):
         return value * unit
     # Fast path: if the number has at most six decimals, the float is the nearest float to that decimal number.

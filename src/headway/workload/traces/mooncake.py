@@ -1,6 +1,6 @@
 """Mooncake JSONL: one object per line in order of arrival, with `timestamp` (ms), `input_length`, `output_length` and
-`hash_ids`, one id per block of the prompt; the last block may be partly filled. Some files have no id for such a block:
-the first prompt that has one decides.
+`hash_ids`, one id per block of the prompt. Usually a partly filled last block has an id too, but in some files it has
+none. The reader decides this by the first prompt whose length is not a multiple of the block size.
 
 Dialects have other names for the first three fields, and add sessions and waits. A later turn first waits for the end
 of the previous turn, or of the requests in `wait_for`, and then for its `delay`. A request that waits for no other

@@ -65,7 +65,7 @@ def _complete(text: bytes) -> bool:
 
 
 def _document(path: pathlib.Path, number: int, line: bytes, rest: Iterator[Numbered]) -> bytes:
-    """Join all lines, and check that they form one JSON document. The check is here, where errors can name a line."""
+    """Join all lines, and check that they form one JSON document, so that an error can name the line."""
     texts, numbers, size = [line], [number], len(line)
     for number, line in rest:
         size += len(line) + 1
@@ -121,8 +121,8 @@ def stamp_ps(text: str) -> int | None:
 def in_order(starts: array[int], items: Iterable[tuple[int, T]]) -> Iterator[tuple[int, T]]:
     """Yield items sorted by their start. Items with the same start keep their order.
 
-    Files list requests by their end. Because all `starts` are known, an item can be yielded as soon as no item after it
-    in the file can have an earlier start. So memory holds only requests that overlap in time.
+    Files list requests in order of their end. Because all `starts` are known in advance, this function yields an item
+    as soon as all items with an earlier start have been read. So memory holds only requests that overlap in time.
     """
     expected = iter(sorted(starts))
     next_start = next(expected, None)
@@ -144,7 +144,8 @@ def in_order(starts: array[int], items: Iterable[tuple[int, T]]) -> Iterator[tup
 
 
 class Lane:
-    """A sequence of requests. `left` is the number of requests of the lane that have not been added yet."""
+    """The requests of a session or of one of its sub-agents, which follow each other. `left` is the number of requests
+    of the lane that have not been added yet."""
 
     def __init__(self, left: int, parent: Lane | None = None) -> None:
         self.left, self.parent = left, parent
@@ -155,10 +156,12 @@ class Lane:
         self.latest: str | None = None  # id of the latest request of the whole session; only the root lane keeps it
 
     def add(self, id: str, start: int, end: int) -> tuple[tuple[str, ...], int | None, bool]:
-        """Add the next request of the lane. Return the ids of the requests that it waited for, the latest end of these
-        requests, and whether that end belongs to the previous request of the lane. The end is None if it waited for no
-        request. The ids are empty if it waited only for the latest request of the session, because that is the
-        default."""
+        """Add the next request of the lane. Return three values: the ids of the requests that it waited for, the latest
+        end of these requests, and whether the previous request of the lane has this latest end.
+
+        If the request waited for no other request, the latest end is None. If it waited only for the latest request of
+        the session, the ids are empty, because a request does so by default.
+        """
         after: tuple[str, ...] = ()
         until: int | None = None
         goes_on = self.last is not None

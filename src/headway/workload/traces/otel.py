@@ -1,6 +1,6 @@
 """OpenTelemetry spans of generative AI calls: OTLP JSON (`resourceSpans`), `{"spans": [...]}`, or a file whose lines
-are such objects or single spans. Attributes are an object or OTLP's list of keys and values. They have their current or
-their former names.
+are such objects or single spans. Attributes are an object or OTLP's list of keys and values. The reader knows both the
+current and the former names of the attributes.
 
 A span of a model call is a request. Spans of tools and agents are skipped, because an agent's span repeats the tokens
 of its calls. Failed calls without token counts are skipped too. `Info.extra` counts all skipped spans. The requests of
@@ -126,8 +126,8 @@ def _calls(path: pathlib.Path, counts: Counts) -> Iterator[tuple[int, Call]]:
 
 
 def _request(attributes: Json, failed: bool, counts: Counts, place: str) -> Record | None:
-    """Return the request of a span. If the span is no model call, or a failed call without token counts, return
-    None."""
+    """Return the request of a span. If the span is not a model call, or if it is a failed call without token counts,
+    return None."""
     operation = _text(attributes, OPERATION, place)
     prompt = _count(attributes, INPUT, 0, place)
     output = _count(attributes, OUTPUT, 0, place)
@@ -243,7 +243,7 @@ def _value(typed: Any) -> Any:
 
 
 def _first(values: Json, names: tuple[str, ...]) -> tuple[str, Any]:
-    """Return the first name that has a value, and the value. If no name has a value, return ("", None)."""
+    """Return the first of `names` that has a value in `values`, and this value. If none has one, return ("", None)."""
     return next(((name, values[name]) for name in names if values.get(name) is not None), ("", None))
 
 
@@ -255,7 +255,8 @@ def _text(values: Json, names: tuple[str, ...], place: str) -> str | None:
 
 
 def _count(values: Json, names: tuple[str, ...], least: int, place: str) -> int | None:
-    """Return a number of tokens, or None if it is missing. OTLP writes whole numbers as strings."""
+    """Return a number of tokens, or None if the attribute is missing. Accept a string of digits too, because OTLP
+    writes whole numbers as strings."""
     name, value = _first(values, names)
     if value is None:
         return None
@@ -270,8 +271,8 @@ def _count(values: Json, names: tuple[str, ...], least: int, place: str) -> int 
 
 
 def _stamp(span: Json, names: tuple[str, ...], place: str) -> int | None:
-    """Return a time of a span in ns since 1970, or None if it is missing. The span has a number of ns, a date and time,
-    or JavaScript's [seconds, ns]."""
+    """Return a time of a span in ns since 1970, or None if it is missing. The span may write it as a number of ns, as a
+    date and time, or as JavaScript's [seconds, ns]."""
     name, value = _first(span, names)
     if value is None:
         return None

@@ -79,7 +79,7 @@ RANGES: Final = {  # the range of each number; shared prefixes are also at most 
 
 
 class LineForm(Struct, frozen=True, eq=False):
-    """A line of the file that is not the header."""
+    """The JSON Schema of every line except the header: the schema of `Line`, with the range of each number."""
 
     def schema(self, definitions: Definitions) -> Json:
         line = Part(Line).schema(definitions)

@@ -126,8 +126,8 @@ NONE: Final = -1
 
 
 class Threads(Struct):
-    """For each row, the row that it continues (-1 if it continues none), and the number of its session. Sessions are
-    numbered from 0 in order of their first row."""
+    """The derived sessions. `parent` has, for each row, the row that it continues, or -1. `session` has the number of
+    its session. Sessions are numbered from 0 in order of their first row."""
 
     parent: array[int]
     session: array[int]

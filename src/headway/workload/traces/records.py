@@ -1,8 +1,9 @@
 """Live traffic that the gateway recorded: a run folder, or a folder with all run folders of one gateway process.
 
-The blocks of the trace come from the blocks by which the gateway compared prompts. Without a tokenizer, the gateway
-estimates tokens from bytes, but the lengths are the engine's counts. Tokens beyond the known blocks count as unique
-content. Requests that did not complete are skipped, because their output length is unknown.
+The gateway splits each prompt into blocks to compare it with other prompts. The reader derives the blocks of the trace
+from these blocks. Without a tokenizer, the gateway estimates the blocks' tokens from bytes, but the prompt lengths are
+the engine's counts. If a prompt is longer than its blocks, the tokens beyond them count as unique content. Requests
+that did not complete are skipped, because their output length is unknown.
 """
 
 import pathlib
@@ -34,7 +35,8 @@ def tell(path: pathlib.Path, first: list[bytes]) -> bool:
 
 
 def folders(path: pathlib.Path) -> list[pathlib.Path]:
-    """Return the run folders at a path, or the path itself if it is a run folder, in order of their first requests."""
+    """Return the run folders in a folder, in order of their first requests. If the path itself is a run folder, return
+    only this path."""
     inside = [path / store.MANIFEST] if (path / store.MANIFEST).is_file() else path.glob(f"*/{store.MANIFEST}")
     return sorted(manifest.parent for manifest in inside if (manifest.parent / PROMPTS).is_file())
 
@@ -130,7 +132,8 @@ def _turn(ends: dict[str, int], row: dict[str, Any], at_ps: int, begun: int) -> 
 
 
 class Blocks(Struct):
-    """Assigns ids to blocks of one size. Each block of the gateway always maps to the same run of ids."""
+    """Assigns ids to blocks of the trace, which all have one size. The same block of the gateway, whose size may
+    differ, always gets the same run of ids."""
 
     size: int
     first: dict[int, int] = field(default_factory=dict)  # key of a gateway block -> first id of its run

@@ -41,8 +41,8 @@ def open_text(path: pathlib.Path) -> Iterator[TextIO]:
 
 
 class Losses:
-    """Collects the fields of the records so far that a format cannot express. `keeps` are the fields that it can
-    express."""
+    """Collects the fields that records have but that a format cannot express. `keeps` names the fields that the format
+    can express."""
 
     def __init__(self, *keeps: str) -> None:
         self._watched = {name: phrase for name, phrase in FIELDS.items() if name not in keeps}

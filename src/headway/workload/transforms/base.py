@@ -27,12 +27,12 @@ FactorNumber = Annotated[Any, FACTOR]
 
 
 def with_records(reader: Reader, records: Iterator[Record], **facts: object) -> Reader:
-    """Return a reader of these records. Its info is that of `reader`, with the fields in `facts` changed."""
+    """Return a reader of these records. It has the `Info` of `reader`, except for the fields in `facts`."""
     return Reader(replace(reader.info, **facts), records)
 
 
 def factor(value: object, where: str) -> Fraction:
-    """Read a positive number with exactly the decimal digits that are written."""
+    """Read a factor from 0.000001 to 1000000 as an exact fraction: 0.1 becomes 1/10."""
     number = None if isinstance(value, bool) else units.exact(units.to_text(value))
     if number is None or not Fraction(1, 10**6) <= number <= 10**6:
         raise HeadwayError(f"{where}: {shown(value)} is not a factor; write a number from 0.000001 to 1000000.")
@@ -66,8 +66,8 @@ class Waits:
         self._beheaded: dict[str, None] = {}  # sessions whose first requests were removed
 
     def see(self, record: Record) -> Place:
-        """Return the requests that a request waits for, and whether it begins its session. Callers must call this for
-        every request, in order."""
+        """Return the ids of the requests that a request waits for, and whether it is the first request of its session.
+        Callers must call this for every request, in order."""
         session = record.session
         if session is None:
             return record.after, False
@@ -84,7 +84,7 @@ class Waits:
             self._beheaded[record.session] = None
 
     def mend(self, record: Record) -> Record:
-        """Return a remaining request with its waits corrected."""
+        """Return a remaining request that no longer waits for removed requests."""
         if record.after:
             left = self._follow(record.after)
             if left != record.after:

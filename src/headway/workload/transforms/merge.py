@@ -105,7 +105,7 @@ def _info(left: Info, right: Info, apart: bool, where: str) -> Info:
 
 
 def _mender(old: Info, new: Info, counter: Counter | None, apart: bool, which: int) -> Callable[[Record], Record]:
-    """Return a function that adapts a record of one trace to the merged trace."""
+    """Return a function that adapts a record of one trace to the merged trace: its block size, ids and names."""
     size, new_size = old.block_tokens, new.block_tokens
     recut = size != new_size or old.whole_blocks != new.whole_blocks
     unnamed = old.whole_blocks and size != new_size  # tokens after the last full block may fill the new, smaller blocks

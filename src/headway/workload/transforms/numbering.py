@@ -46,7 +46,8 @@ class Numbering:
         return runs
 
     def _stretch(self, bucket: int, first: int, stop: int) -> Run:
-        """Return the new ids of the longest run from `first` on whose old ids are either all known or all unknown."""
+        """Return the new ids of as many old ids from `first` on as possible, as one run. The run ends before `stop`,
+        and where ids that already have a new id meet ids that have none."""
         starts, ends, news = self._buckets.setdefault(bucket, ([], [], []))
         at = bisect_right(starts, first) - 1
         if at >= 0 and first < ends[at]:
@@ -64,7 +65,8 @@ class Numbering:
 
 
 class Numbers:
-    """The namespaces of a trace: a single one, or one per session. With `counter`, new ids share one namespace."""
+    """Renumbers the block ids of a trace. If ids are local to a session, each session has its own namespace of old ids.
+    With `counter`, the new ids are unique across all these namespaces."""
 
     def __init__(self, scope: str, counter: Counter | None = None) -> None:
         self._local = scope == LOCAL
