@@ -1,8 +1,10 @@
-"""Searches that ask few questions, because each answer costs several runs.
+"""The searches of a plan: for the fewest replicas, for the highest load, and for the cheapest mix of pools.
 
-Each search calls `ask` with a value and with the values that it may ask for next. It assumes that the answer changes
-once: more replicas never serve worse, and more load is never served better. Even if this assumption is wrong, `ask`
-said yes to the result and no to its neighbour.
+A search calls `ask` to find out whether a value, such as a number of replicas, meets the SLO. Each answer costs several
+simulations, so a search asks as rarely as possible. It also passes to `ask` the values that it may ask for next, which
+can then be simulated in advance. A search assumes that the answer changes only once: more replicas never serve worse,
+and more load is never served better. Even if this assumption is wrong, `ask` said yes to the result and no to its
+neighbour.
 """
 
 from __future__ import annotations
@@ -35,8 +37,9 @@ def fewest(ask: Ask[int], low: int, high: int, guess: int) -> int | None:
 
 
 def highest(ask: Ask[Fraction], load: Load, digits: int, tolerance: float) -> tuple[Fraction | None, Fraction | None]:
-    """Return the highest load to which `ask` says yes and the lowest load to which it says no. They differ by at most
-    the tolerance. If a factor of `FURTHEST` does not change the answer, one of the two is None."""
+    """Return the highest load to which `ask` says yes and the lowest load to which it says no. The two loads differ by
+    at most the tolerance. If `ask` says yes even to `FURTHEST` times the scenario's load, the second is None. If it
+    says no even to 1/`FURTHEST` of that load, the first is None."""
     yes: Fraction | None = None
     no: Fraction | None = None
     value, most = load.base, load.most(FURTHEST)
@@ -65,7 +68,7 @@ def highest(ask: Ask[Fraction], load: Load, digits: int, tolerance: float) -> tu
 
 
 class Mixes:
-    """The search for the cheapest mix of pools."""
+    """The search for the cheapest mix. A mix is a number of replicas for each pool."""
 
     def __init__(self, ask: Ask[Counts], space: Space) -> None:
         self._ask = ask
@@ -78,8 +81,8 @@ class Mixes:
         self._order = sorted(range(len(self._pools)), key=lambda place: -self._pools[place].usd_per_hour)
 
     def cheapest(self, every: bool = False) -> Counts | None:
-        """Return the cheapest mix to which `ask` says yes; `ask` says no to every mix with one replica less. With
-        `every`, ask for every cheaper mix instead of assuming that a larger mix is never worse."""
+        """Return the cheapest mix that meets the SLO. `ask` has said no to every mix with one replica less. By default
+        the search assumes that a larger mix is never worse. With `every`, it asks for every cheaper mix instead."""
         best = self._first()
         if best is None:
             return self._of_all(None) if every else None
@@ -103,7 +106,8 @@ class Mixes:
         return smaller
 
     def _judge(self, counts: Counts, ahead: Sequence[Counts] = ()) -> bool:
-        """Return the answer for a mix. Ask only if the earlier answers do not determine it."""
+        """Return whether a mix meets the SLO. Call `ask` only if the answers for smaller and larger mixes do not
+        already tell."""
         if not self._space.serves(counts) or any(_within(counts, other) for other in self._no):
             return False
         if any(_within(other, counts) for other in self._yes):
@@ -113,8 +117,8 @@ class Mixes:
         return answer
 
     def _first(self) -> Counts | None:
-        """Return a mix to start from that `ask` accepts: the fewest replicas of one pool or, if no single pool
-        suffices, of all pools. Return None if `ask` accepts no mix."""
+        """Return a mix that meets the SLO, to start the search from: one pool with as few replicas as possible or, if
+        no single pool suffices, all pools. If even the largest mix does not meet the SLO, return None."""
         low = tuple(pool.low for pool in self._pools)
         whole = max(1, sum(self._space.now()))
         for place in range(len(self._pools)):
@@ -129,7 +133,8 @@ class Mixes:
         return mix
 
     def _line(self, counts: Counts, place: int, guess: int) -> Counts | None:
-        """Return the mix with the fewest replicas of one pool and unchanged other counts, or None if none suffices."""
+        """Change only the number of replicas of the pool `place`. Return the mix with the fewest replicas that meets
+        the SLO, or None if there is no such mix."""
         pool = self._pools[place]
 
         def ask(number: int, ahead: Sequence[int]) -> bool:
@@ -139,8 +144,7 @@ class Mixes:
         return None if number is None else _with(counts, place, number)
 
     def _cheaper(self, best: Counts, places: Sequence[int], counts: Counts | None = None) -> Iterator[Counts]:
-        """Yield every mix that is better than `best` and has the minimum number of replicas in all pools other than
-        `places`."""
+        """Yield every mix that is cheaper than `best` and differs from the smallest mix only in the pools `places`."""
         counts = tuple(pool.low for pool in self._pools) if counts is None else counts
         if self._space.key(counts) >= self._space.key(best):
             return
@@ -155,7 +159,8 @@ class Mixes:
             yield from self._cheaper(best, places[1:], mix)
 
     def _top(self, counts: Counts, best: Counts) -> Counts | None:
-        """Return the largest mix of a column that is better than `best`. If no mix of it is better, return None."""
+        """Return the largest mix of a column that is cheaper than `best`, or None if no mix of the column is cheaper. A
+        column consists of the mixes that differ from `counts` only in the cheapest pool."""
         last, key = self._order[-1], self._space.key(best)
         low, high = self._pools[last].low, self._pools[last].high
         if self._space.key(counts) >= key:
@@ -169,7 +174,8 @@ class Mixes:
         return _with(counts, last, low)
 
     def _descend(self, best: Counts) -> Counts:
-        """Remove replicas until `ask` says no to every mix with one replica less. Do not rely on earlier answers."""
+        """Remove replicas from `best` until `ask` says no to every mix with one replica less. Ask again for each of
+        these mixes, without inferring answers from other mixes."""
         while True:
             below = sorted(self.below(best), key=self._space.key)
             better = next((less for place, less in enumerate(below) if self._ask(less, below[place + 1 :])), None)
@@ -178,7 +184,8 @@ class Mixes:
             best = better
 
     def _of_all(self, best: Counts | None) -> Counts | None:
-        """Return the best of all cheaper mixes to which `ask` says yes. If there is no such mix, return `best`."""
+        """Return the cheapest of all mixes that meet the SLO, after asking for every mix that is cheaper than `best`,
+        from the cheapest on. If none of these meets the SLO, return `best`."""
         bound = tuple(pool.high for pool in self._pools) if best is None else best
         cheaper = sorted(filter(self._space.serves, self._cheaper(bound, self._order)), key=self._space.key)
         good = (mix for place, mix in enumerate(cheaper) if self._ask(mix, cheaper[place + 1 : place + 1 + AHEAD]))

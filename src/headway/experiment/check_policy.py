@@ -38,8 +38,8 @@ def check_policy(file: str | Path, stage: str | None = None) -> PolicyCheck:
     """Check a source in the policy language, a bundle, or a file with a routing policy.
 
     In the result, `ok` tells whether the policy can run, `rejections` lists the errors with their locations, and
-    `policies` has the signals, parameters and complexity of each policy. By default, the source's function determines
-    its `stage`.
+    `policies` has the signals, parameters and complexity of each policy. If `stage` is None, the function that the
+    source defines determines the stage.
     """
     if stage is not None and stage not in STAGES:
         raise HeadwayError(f"stage: there is no stage {shown(stage)}.{suggest(stage, STAGES)}")

@@ -115,7 +115,8 @@ class Comparison(Displayed, Struct, frozen=True):
 
 
 def _find_label(name: str, labels: Sequence[str]) -> str | None:
-    """Return the label that is equal to a name, or the only label of a policy with that name."""
+    """Return the label that is equal to a name. If there is none, and exactly one policy has this name, return the
+    label of that policy."""
     canonical = registry.canonical(name)
     for label in labels:
         if label in (name, canonical):
@@ -198,7 +199,8 @@ def compare(
 
 
 def _begin(output: Path, resolved: Json, chosen: list[Contender], stage: str, seeds: int, baseline: str) -> list[Json]:
-    """Remove the runs of an earlier comparison, write an unfinished study, and return the entries of its runs."""
+    """Remove the runs of an earlier comparison from the folder. Write a `study.json` that says that the comparison is
+    unfinished, and return its list of runs."""
     study.remove_runs(output)
     study.clear_parts(output)
     folders = study.folders([contender.name for contender in chosen])
@@ -245,7 +247,8 @@ def _judge(
 
 
 def with_copies(resolved: Json) -> Json:
-    """Return the scenario with prefill instances that keep a copy of each prefix."""
+    """Return the scenario with `transfer.keep_prefill_copy` on, so that prefill instances keep a copy of each
+    prefix."""
     changed = deepcopy(resolved)
     for deployment in changed["cluster"].get("deployments", {"": changed["cluster"]}).values():
         if "transfer" in deployment:
@@ -269,9 +272,9 @@ def run_all(
     folders: Sequence[Path] = (),
     trace: str = "minimal",
 ) -> list[list[Json]]:
-    """Return the summaries of each scenario with its contender, seed by seed. Write the runs of the first seed to the
-    folders. A policy that only the caller's program defines runs in this process, because no other process can find
-    it."""
+    """Run each scenario with its contender and with every seed. Return, for each of them, a list with one summary per
+    seed. Write the run with the first seed to its folder of `folders`. If a policy is defined only in the caller's
+    program, run it in this process, because no other process can find it."""
     jobs = []
     for place, (resolved, contender) in enumerate(tasks):
         home = strange(resolved["policies"]) or strange(contender.policies)

@@ -46,9 +46,9 @@ class Contender(Struct, frozen=True):
 
 
 def contenders(scenario: Scenario, policies: Any = None, stage: str = "routing") -> list[Contender]:
-    """Return the contenders: the given policies, or all policies of the stage (`ALL`), or by default the recommended
-    policies of the stage and the scenario's own policy. A policy without parameters takes the parameters of the
-    scenario's policy with that name."""
+    """Return the policies to compare. If `policies` is `ALL`, compare all policies of the stage. If it is None, compare
+    the recommended policies of the stage. In both cases, also compare the scenario's own policy. If a policy is given
+    without parameters, and the scenario's own policy has the same name, use the parameters of the scenario."""
     if stage not in STAGES:
         raise HeadwayError(f"stage: there is no stage {shown(stage)}.{suggest(stage, STAGES)}")
     own = getattr(scenario.policies, stage)
@@ -98,12 +98,14 @@ def _of_bundle(stage: str, bundle: Bundle) -> Contender:
 
 
 def place_of(aside: str | None) -> int:
-    """Return the rank of a kind of policy when all run: first normal policies (None), then the kinds of `ASIDE`."""
+    """Return the position of a kind of policy in a ranking: 0 for normal policies (None), then 1, 2 and so on for the
+    kinds of `ASIDE`, which rank below all normal policies."""
     return 0 if aside is None else 1 + ASIDE.index(aside)
 
 
 def copy_for_seed(contender: Contender) -> Contender:
-    """Return the contender for another seed. Copy a policy object of the caller, because it may keep state of a run."""
+    """Return the contender for the run with another seed. If its policy is an object of the caller, copy the object,
+    because it may keep state from an earlier run."""
     if isinstance(contender.spec, str | Mapping | type):
         return contender
     try:
@@ -161,7 +163,7 @@ def label(name: str, parameters: Json) -> str:
 
 
 def _short(name: str) -> str:
-    """Return the catalogue's name of a policy, or a file's name without its folder."""
+    """Return the name of a policy as in the catalogue. If it is a file, return the file's name without its folder."""
     if not registry.is_file(name):
         return registry.canonical(name)
     file, _, attribute = name.rpartition(":")

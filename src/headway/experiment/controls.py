@@ -1,4 +1,4 @@
-"""The five B3 controls on one scenario: runs that show what each part of LMetric contributes."""
+"""The five B3 controls on one scenario: LMetric, and four runs whose difference from LMetric shows one effect each."""
 
 import pathlib
 from collections.abc import Iterable

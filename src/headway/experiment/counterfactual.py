@@ -31,14 +31,15 @@ WHERE: Final = "counterfactuals"
 
 
 class Counterfactuals(Displayed, list[Counterfactual]):
-    """The outcomes of other choices, in order of time."""
+    """The outcome of each alternative that was tried, in order of the time of the decision."""
 
     _view: ClassVar[str] = "headway.report.notebook:counterfactuals_view"
 
     __repr__ = Displayed.__repr__
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return a row for each alternative. `regret_ms` is how much earlier it gives the first token."""
+        """Return a row for each alternative. `regret_ms` is how much earlier the first token would have come with the
+        alternative than with the actual decision."""
         return columns_of({**asdict(each), "regret_ms": _ms(each.regret_ps)} for each in self)
 
 
@@ -121,7 +122,8 @@ def counterfactuals(
 
 
 def forced_run(scenario: Json, request: int, to: tuple[str, str | None], by: str) -> Outcome:
-    """Run a scenario with a request forced to a target, and return its outcome and the objective `by`."""
+    """Run a scenario with one request forced to a target. Return the latencies of this request, and the figure `by` of
+    the whole run."""
     try:
         result = run_prepared(prepare(Scenario.load(scenario)), forced={request: to})
     except HeadwayError as error:
@@ -139,7 +141,7 @@ def forced_run(scenario: Json, request: int, to: tuple[str, str | None], by: str
 
 def others(decision: Decision, instances: dict[int, Json]) -> list[Pair]:
     """Return the alternatives to a decision, best first: by estimated TTFT or, without an estimate, by requests in
-    flight. For a pair, change one of its two instances at a time."""
+    flight. If the decision chose a prefill-decode pair, each alternative changes one of the two instances."""
     best = {}
     for place, candidate in enumerate(decision.candidates):
         estimate = decision.estimated_ttft_ps[place]
@@ -153,7 +155,8 @@ def others(decision: Decision, instances: dict[int, Json]) -> list[Pair]:
 
 
 def _alike(instances: dict[int, Json], index: int, chosen: int) -> bool:
-    """Return whether an instance can replace the chosen one: same role, and for prefill or decode the same pool."""
+    """Return whether an instance can replace the chosen one: it must have the same role. If the role is prefill or
+    decode, it must also be in the same pool."""
     if index == chosen or index not in instances:
         return False
     mine, its = instances[chosen], instances[index]

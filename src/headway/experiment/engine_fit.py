@@ -1,6 +1,7 @@
 """Fits a profile to the recorded run of an engine: the host time, and one factor for all GPU times.
 
-One run does not separate the two well, so a penalty keeps both near their initial values.
+A single run does not show well how much of a latency is host time and how much is GPU time. Therefore a penalty keeps
+both parameters near their initial values.
 """
 
 from __future__ import annotations
@@ -135,8 +136,8 @@ def _profile(loaded: Scenario) -> tuple[Profile, Gpu]:
 
 
 def _nearness(constants: Constants, gpu: Gpu) -> float:
-    """Return the highest fraction of a GPU limit that the profile reaches. The factor cannot be smaller, because the
-    profile would then exceed the limit."""
+    """Return the highest fraction of a GPU limit (memory bandwidth or FLOPS) that the profile reaches. The factor on
+    GPU times must not be smaller than this fraction, because the profile would then exceed the limit."""
     memory = max(constants.weights_tb_s, constants.kv_tb_s, constants.elementwise_tb_s) * 1e12 / gpu.bandwidth
     return max(memory, max(constants.matmul_tflops, constants.prefill_tflops) * 1e12 / float(gpu.flops))
 
@@ -169,8 +170,8 @@ def _document(
     longest: int = 1,
     models: tuple[str, ...] = (),
 ) -> str:
-    """Return the content of the profile's file. A profile that was not calibrated becomes valid for 1 to `longest`
-    tokens."""
+    """Return the content of the fitted profile's file. If the initial profile was not calibrated, the file says that
+    the fitted profile is valid for 1 to `longest` tokens."""
     scale = exp(at[1])
     constants = {}
     for key, value in asdict(profile.constants).items():

@@ -88,8 +88,8 @@ def log_error(mine: Served, other: Served) -> float:
 
 
 def residuals(pairs: Pairs) -> tuple[list[float], list[float]]:
-    """Return the log errors of each request's TTFT and TPOT, and of their means, to which a few long waits contribute
-    much."""
+    """Return two lists: the log error of each request's TTFT and TPOT, and the log error of the mean TTFT and of the
+    mean TPOT. A few long waits affect the means much more than the first list."""
     each: list[float] = []
     means: list[float] = []
     for name in ("ttft_ps", "tpot_ps"):

@@ -80,8 +80,8 @@ ANY: Final = {"requests": 1, "rate": "1/s", "prompt_tokens": 1, "output_tokens":
 
 
 def engine_room(source: Source | None, changes: Iterable[str] = ()) -> tuple[ClusterSetup, Any]:
-    """Return the ready instances of a scenario and their scheduler, for the emulator. The instances plan each step
-    separately."""
+    """Return the ready instances of a scenario and their scheduler, for the emulator. `leap` is off, so that the
+    instances simulate each step separately."""
     data = load_data(DEFAULT if source is None else source, tuple(changes))
     scenario = validate({"workload": ANY, **data})
     kv = scenario.cluster.kv

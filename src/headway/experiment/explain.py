@@ -31,9 +31,9 @@ class Explanation(Document):
 def explain(
     run: str | Path | Result, request: int, *, workers: int | None = None, progress: Progress | bool = True
 ) -> Explanation:
-    """Return the document that `headway explain` prints. If the run has no traced decisions, Headway simulates it
-    again, which gives the same decisions. Then it simulates the run once for every other instance that could serve the
-    request."""
+    """Return the document that `headway explain` prints. If the decisions of the run were not traced, Headway first
+    simulates the run again, which gives the same decisions. To find the outcomes of the alternatives, it then repeats
+    the run once for every other instance that could serve the request."""
     result = trace_decisions(run if isinstance(run, Result) else Result.load(run), progress is True)
     if not 0 <= request < len(result.requests):
         there = f"there are requests 0 to {len(result.requests) - 1}" if len(result.requests) else "the run has none"

@@ -60,8 +60,9 @@ class Axis(Struct, frozen=True):
         return flat(value)
 
     def numbers(self) -> dict[str, Any]:
-        """Return each value for a table, by its text: a number if all values are quantities of one kind, else itself if
-        it is plain, else its short string."""
+        """Map the text of each value to the value that a table shows. If all values are quantities of one kind, such as
+        rates, these are numbers in base units. Otherwise a string or number is shown as it is, and any other value as a
+        short string."""
         if all(isinstance(value, str) for value in self.values):
             for read in READERS:
                 try:

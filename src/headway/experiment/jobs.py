@@ -1,4 +1,4 @@
-"""Worker processes: how they start, what they inherit and how they end; and the jobs that they run.
+"""Worker processes (how they start, what they inherit and how they end), and the jobs that they run.
 
 A worker does not import the caller's script, so a script without a `__main__` guard works as well.
 """
@@ -48,7 +48,8 @@ def pool_of(size: int) -> ProcessPoolExecutor:
 
 @contextlib.contextmanager
 def defer_interrupts() -> Iterator[None]:
-    """Block Ctrl-C while workers start, because Python would lose it during a fork. Workers start with it blocked."""
+    """Block Ctrl-C while workers start, because Python would lose the signal during a fork. Workers start with the
+    signal blocked, and unblock it themselves."""
     masks = hasattr(signal, "pthread_sigmask")
     if masks:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -79,7 +80,8 @@ def _begin(parent: int) -> None:
 
 
 class _Worker(SpawnProcess):
-    """A new interpreter that does not import the caller's script, which would run again without a `__main__` guard."""
+    """A worker in a new interpreter. It does not import the caller's script: without a `__main__` guard, the import
+    would run the script again."""
 
     def start(self) -> None:
         script = sys.modules["__main__"]
@@ -125,7 +127,8 @@ class Job(Struct, frozen=True):
 
 
 class Batch:
-    """Jobs in flight at a runner, the number of times that each lost its process, and the errors that jobs raised."""
+    """The state of a batch of jobs: the jobs in flight, how often each job lost its process, and the errors that jobs
+    raised."""
 
     def __init__(self, jobs: Sequence[Job], finished: Finished, where: str, lost: Lost | None) -> None:
         self.jobs, self.finished, self.where, self.lost = jobs, finished, where, lost
@@ -134,14 +137,14 @@ class Batch:
         self.failed: dict[int, Exception] = {}
 
     def fill(self, waiting: deque[int], slots: int, send: Callable[[Job], Any]) -> None:
-        """Send waiting jobs while the slots have room. After a job has failed, send no more jobs."""
+        """Send waiting jobs until `AHEAD` jobs per slot are in flight. After a job has failed, send no more jobs."""
         while waiting and not self.failed and len(self.under_way) < AHEAD * slots:
             sent = send(self.jobs[waiting[0]])
             self.under_way[sent] = waiting.popleft()
 
     def raise_first(self) -> None:
-        """Raise the error of the first failed job once no earlier job is in flight. Jobs start in order, so the number
-        of slots does not change which error is raised."""
+        """If a job has failed and no job before it in the batch is still in flight, raise its error. Jobs start in
+        order, so the number of slots does not change which error is raised."""
         if self.failed and not any(place < min(self.failed) for place in self.under_way.values()):
             raise self.failed[min(self.failed)]
 
@@ -153,7 +156,8 @@ class Batch:
 
 
 def strange(spec: Any) -> bool:
-    """Return whether a policy or a part of it is defined in the caller's program, where no other process finds it."""
+    """Return whether a policy or a part of it is defined in the caller's program, so that other processes cannot
+    import it."""
     if isinstance(spec, dict):
         return any(strange(part) for pair in spec.items() for part in pair)
     if isinstance(spec, list | tuple):

@@ -25,7 +25,8 @@ NOTHING = Targets()
 
 
 def life_setup(scenario: Scenario, setup: ClusterSetup, build: Callable[[Any, str], Any]) -> LifeSetup | None:
-    """Return the scaling and faults of a run. If all instances run from start to end, return None."""
+    """Return the settings of scaling and faults for a simulation. If the scenario has neither, so that all instances
+    exist from start to end, return None."""
     scaled = pools(scenario.cluster, build)
     named = scenario.scaling is not None or bool(scenario.faults)
     if not named and static(scaled) and not any(pool.scales() for pool in scenario.cluster.scaling_pools().values()):

@@ -1,7 +1,8 @@
 """Fits the durations of the latency model `linear` to the recorded run of an engine.
 
-Use it for an engine without measured steps or a known GPU. One run does not separate all durations well, so a penalty
-keeps each duration near its initial value, and a duration of zero stays zero.
+Use it for an engine whose steps were not measured, or whose GPU is unknown. A single run does not show well which of
+the durations caused a latency. Therefore a penalty keeps each duration near its initial value, and a duration of zero
+stays zero.
 """
 
 from __future__ import annotations
@@ -153,14 +154,16 @@ class Search:
         return [(new - old) / NUDGE for (new, _), (old, _) in zip(moved, self.errors, strict=True)]
 
     def _step(self, slopes: list[list[float]], damping: float) -> Point:
-        """Return the point of a damped, weighted least-squares step that changes each logarithm by at most `FAR`."""
+        """Return the point after one damped, weighted least-squares step. A point has the logarithm of each duration;
+        the step changes each logarithm by at most `FAR`."""
         weights = [weight / (USUAL**2 * sqrt(1.0 + (error / USUAL) ** 2)) for error, weight in self.errors]
         moved = [self.at[key] - self.origin[key] for key in self.keys]
         moves = damped_step(slopes, [error for error, _ in self.errors], weights, moved, HOLD, damping).tolist()
         return {key: self.at[key] + min(max(move, -FAR), FAR) for key, move in zip(self.keys, moves, strict=True)}
 
     def _try(self, step: float) -> None:
-        """Try to change all durations together, each alone, and each pair in opposite directions."""
+        """Try to change all durations together, each alone, and each pair in opposite directions. Keep each change that
+        lowers the loss."""
         ways = [dict.fromkeys(self.keys, step), *({key: step} for key in self.keys)]
         ways += [{key: step, other: -step} for key, other in combinations(self.keys, 2)]
         for way in ways:

@@ -28,7 +28,8 @@ SUFFIX: Final = {"rate": "/s", "users": " users", "speed": " × speed", "load": 
 
 
 class Change(NamedTuple):
-    """A value of a resolved workload that depends on the load: its path, and how it changes with a load factor."""
+    """A value of a resolved workload that depends on the load: its path, and a function that returns the value after
+    the load was multiplied by a factor."""
 
     path: tuple[str, ...]
     scale: Callable[[Any, Fraction], Any]

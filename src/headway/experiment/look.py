@@ -35,7 +35,8 @@ class WorkloadFigures(Document):
     """Figures of requests that were not simulated: lengths, rates, sessions and reuse."""
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return a row for all requests, and for each tenant, kind and model. Tokens are statistics of lengths."""
+        """Return a row for all requests, and a row for each tenant, kind and model. The columns of `prompt_tokens` and
+        `output_tokens` are statistics of the lengths, such as the mean."""
         rows: list[tuple[str, Any]] = [("all", self)]
         rows += [(group.removesuffix("s"), each) for group in GROUPS for each in self.get(group, ())]
         names = ("requests", "share", "rate_per_s", "prompt_tokens", "output_tokens")
@@ -58,7 +59,7 @@ class TraceFigures(WorkloadFigures):
 
 
 class WrittenTrace(Document):
-    """What was written to a trace, and what its format cannot express."""
+    """The number of requests written to a trace, and the fields that its format cannot express."""
 
     _view: ClassVar[str] = "headway.report.notebook:written_view"
 
@@ -100,7 +101,7 @@ def inspect_trace(
     skip_bad: bool = False,
     progress: Progress | bool = True,
 ) -> TraceFigures:
-    """Return the figures of a trace file: its shape, its sessions, and its reuse in LRU caches of these `capacities`
+    """Return the figures of a trace file: rate, lengths, sessions, and its reuse in LRU caches of these `capacities`
     (in blocks of the trace; None means unlimited) with each number of `instances`. A cache uses a prompt's blocks in
     the `order` first-to-last, or tail-first, as an engine releases them. `seed`, `start` and `duration` are for a
     format that draws its requests at random. `columns` maps fields to the columns of a table of your own, as in

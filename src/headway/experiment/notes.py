@@ -53,8 +53,8 @@ def note_idle_autoscaler(scenario: Scenario, compared: bool = False) -> str | No
 
 
 def note_unmeasured(scenario: Scenario) -> str | None:
-    """Return a note that names step times that were never measured. If the times were measured or come from the user,
-    return None."""
+    """Return a note that names the step times for which the latency model has no measurements. If all step times were
+    measured or come from the user, return None."""
     notes: dict[str, None] = {}
     for pool in scenario.cluster.scaling_pools().values():
         doubts = getattr(pool.latency_model(), "doubts", None)
@@ -65,8 +65,8 @@ def note_unmeasured(scenario: Scenario) -> str | None:
 
 
 def note_one_model(scenario: Scenario, result: Result) -> str | None:
-    """Return a note that says that all instances answer requests for several models. If the cluster has deployments,
-    or the requests do not come from a trace that names several models, return None."""
+    """Return a note if a trace names several models, but the cluster has no deployments, so that every instance answers
+    the requests for all of these models. Otherwise return None."""
     if scenario.cluster.deployments or scenario.workload.trace is None:
         return None
     names = list(dict.fromkeys(result.requests["model"]))
@@ -97,13 +97,15 @@ def note_missed_faults(scenario: Scenario, summaries: Iterable[Mapping[str, Any]
 
 
 def moves_prefixes(cluster: Cluster) -> bool:
-    """Return whether a deployment is disaggregated and its prefill instances keep no copy of a prefix."""
+    """Return whether the cluster has a disaggregated deployment whose prefill instances keep no copy of a prefix after
+    they have transferred it."""
     pools = cluster.by_name().values()
     return any(pool.architecture == "disaggregated" and not pool.transfer.keep_prefill_copy for pool in pools)
 
 
 def pairs_by_prefix(spec: Any) -> bool:
-    """Return whether a routing policy chooses prefill-decode pairs, and one of the two instances by cached prefixes."""
+    """Return whether a routing policy chooses prefill-decode pairs, and chooses one of the two instances by its cached
+    prefixes."""
     policy = _build_routing(spec)
     return bool(getattr(policy, "pairs", False) and getattr(policy, "seeks_prefixes", False))
 
@@ -113,8 +115,8 @@ def _build_routing(spec: Any) -> Any:
 
 
 def note_lost_prefixes(cluster: Cluster, routing: Mapping[str, Any]) -> str | None:
-    """Return a note that names the policies that route by prefixes although prefill instances do not keep them. If
-    there are no such policies, return None."""
+    """Return a note that names the policies that route by cached prefixes although prefill instances do not keep
+    prefixes. If there are no such policies, return None."""
     moved = moves_prefixes(cluster)
     names = [name for name, spec in routing.items() if moved and _seeks_prefixes(spec)]
     if not names:
@@ -125,7 +127,8 @@ def note_lost_prefixes(cluster: Cluster, routing: Mapping[str, Any]) -> str | No
 
 
 def _seeks_prefixes(spec: Any) -> bool:
-    """Return whether a policy routes by cached prefixes. A pair policy declares it; others read a prefix index."""
+    """Return whether a policy routes by cached prefixes. A pair policy declares this in `seeks_prefixes`; for any other
+    policy, it is true if the policy reads a prefix index."""
     policy = _build_routing(spec)
     entry = registry.own_entry(policy)
     reads = entry is not None and "prefix_index" in entry.exact

@@ -1,7 +1,8 @@
 """Paired differences between policies over seeds, and whether they are more than noise.
 
-With one seed all policies get the same requests, so the difference of two runs comes from the policies and from how
-well this workload suits each of them by chance. Over n seeds, these differences d are n independent values, and
+With one seed, all policies get the same requests. So the difference between the runs of two policies has two causes:
+the policies themselves, and chance, because this workload may suit one of them better. Over n seeds, these differences
+d are n independent values, and
     mean(d) ± t(n - 1) · s(d) / √n
 contains the true mean difference with 95 % confidence.
 """
@@ -34,8 +35,9 @@ def check_seeds(seeds: int) -> None:
 
 
 def mean_summary(summaries: Sequence[Json]) -> Json:
-    """Return a summary of means over runs. A figure is None if one run has no such figure. A tenant or section that
-    only some runs have is the mean of those runs. Other values are kept if they are equal in all runs."""
+    """Return a summary with the mean of each figure over the runs. If the figure is None in some runs but not in all,
+    its mean is None. If only some runs have a tenant or section, its figures are means over those runs. A value that is
+    not a number is kept if it is equal in all runs."""
     mean: Json = _mean(list(summaries))
     return mean
 
@@ -55,7 +57,8 @@ def _mean(values: list[Any]) -> Any:
 
 
 def _rows(lists: list[list[Any]]) -> list[Any]:
-    """Return the means of rows with equal ids. If the lists contain other items, return an empty list."""
+    """Combine the rows with the same `id` into one row of means. If an item is not a row with an `id`, return an empty
+    list."""
     by_id: dict[Any, list[Any]] = {}
     for rows in lists:
         for row in rows:
@@ -87,8 +90,9 @@ BASELINE: Final = "baseline"
 
 
 def difference(its: Sequence[Json], base: Sequence[Json], figure: str) -> tuple[Interval, str] | None:
-    """Return the mean of a figure's paired differences, and a word: better, worse, within noise (the interval contains
-    0), or no difference (every pair is exactly equal). Return None if a run has no such figure."""
+    """Return the mean of a figure's paired differences with its confidence interval, and a word. The word is better,
+    worse, within noise (the interval contains 0) or no difference (every pair is exactly equal). If a run does not have
+    the figure, return None."""
     pairs = [(value(mine, figure), value(other, figure)) for mine, other in zip(its, base, strict=True)]
     apart = [mine - other for mine, other in pairs if mine is not None and other is not None]
     if len(apart) < len(pairs):
@@ -102,7 +106,8 @@ def difference(its: Sequence[Json], base: Sequence[Json], figure: str) -> tuple[
 
 
 def paired_rows(runs: Runs, baseline: str, by: str | None = None) -> list[Json]:
-    """Return for each policy and headline figure its mean over the seeds and its difference from the baseline."""
+    """Return a row for each policy and headline figure: the mean of the figure over the seeds, and its mean difference
+    from the baseline."""
     figures = HEADLINE if by is None or by in HEADLINE else (by, *HEADLINE)
     return [_row(name, figure, runs[name], runs[baseline], name == baseline) for name in runs for figure in figures]
 
@@ -129,7 +134,7 @@ class Noise:
         return estimate is None or estimate[1] in (NOISE, SAME)
 
     def shows(self, name: str, other: str) -> bool:
-        """Return whether any headline figure of the two policies differs for any seed."""
+        """Return whether at least one headline figure of the two policies differs with at least one seed."""
         return any(_figures(mine) != _figures(its) for mine, its in zip(self.runs[name], self.runs[other], strict=True))
 
     def seeds_agree(self) -> bool:

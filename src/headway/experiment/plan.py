@@ -72,7 +72,8 @@ class Plan(Displayed, Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """The answer and its figures, the effect of one replica less, and how much more load is possible."""
+        """The result in words: the chosen cluster and its figures, what happens with one replica less, and by how much
+        the load could rise."""
         space, load, counts = self.space, self.load, self.counts
         gpus = space.gpus(counts)
         size = f"{gpus:,} GPU{'s' * (gpus != 1)}, {space.usd_per_hour(counts):,.2f} USD/h"
@@ -272,7 +273,8 @@ class _Planner:
         )
 
     def _knee(self, counts: Counts) -> tuple[Fraction | None, Fraction | None]:
-        """Return the highest load that meets the SLO and the lowest load that misses it. Each is None if not found."""
+        """Return the highest load that meets the SLO and the lowest load that misses it. If the search finds no such
+        load, the value is None."""
 
         def ask(value: Fraction, ahead: Sequence[Fraction]) -> bool:
             return self.trials.meets(Candidate(counts, value), [Candidate(counts, next_) for next_ in ahead])

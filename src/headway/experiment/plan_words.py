@@ -19,8 +19,8 @@ LONG: Final = 10  # arrivals should last this many times as long as the longest 
 
 
 def too_few(trials: Trials) -> HeadwayError:
-    """Return an error that says why no cluster meets the SLO: it needs more replicas than `max`, or replicas do not
-    help."""
+    """Return an error that says why no cluster meets the SLO: either more replicas than `max` are necessary, or the SLO
+    is missed even when the cluster is almost idle, so that more replicas cannot help."""
     space, load = trials.space, trials.load
     top = Candidate(tuple(pool.high for pool in space.pools), load.base)
     run = trials.of(top)[-1]
@@ -37,8 +37,8 @@ def too_few(trials: Trials) -> HeadwayError:
 
 
 def _idle(trials: Trials, run: Json) -> int:
-    """Return the largest divisor of the load that leaves enough requests to judge by and a run that is not too long. If
-    the load cannot be scaled, return 0."""
+    """Return the largest number by which the load can be divided. After the division, enough requests must arrive to
+    judge the SLO, and the simulation must not become too long. If the load cannot be scaled, return 0."""
     if trials.load.why_not is not None:
         return 0
     most = min(FURTHEST, int(LONGEST_S / max(run["duration_s"], 1e-9)))
@@ -47,7 +47,7 @@ def _idle(trials: Trials, run: Json) -> int:
 
 
 def too_much(trials: Trials, counts: Counts) -> HeadwayError:
-    """Say that a cluster does not meet the SLO at any load."""
+    """Return an error that says that a cluster does not meet the SLO at any load."""
     loads = sorted({candidate.load for candidate, _ in trials.used})
     runs = {load: trials.of(Candidate(counts, load))[-1] for load in loads}
     lowest = next((load for load, run in runs.items() if run["requests"]["completed"] >= SAMPLE), loads[0])
@@ -106,7 +106,7 @@ def notes(
 
 
 def _short(run: Json) -> str | None:
-    """Return a note if requests arrive for so short a time that no queue can build."""
+    """If requests arrive for so short a time that no queue can build, return a note that says so."""
     came, longest = run["arrivals_per_s"], run["latency"]["e2e"]["p99"]
     if came is None or longest is None:
         return None

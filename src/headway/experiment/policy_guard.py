@@ -1,8 +1,9 @@
-"""Names the user's policy that raises an error, hangs or ends the process, and the request of that call.
+"""Detects that a user's policy raises an error, hangs or ends the process. The error then names the policy, and the
+request that it handled.
 
-Runs with built-in policies only are not watched. A call hangs if the same call is active in `SAMPLES` samples in a row.
-The guard counts samples instead of seconds, so that it does not blame a policy if the whole process was stopped for a
-while.
+If a simulation has only built-in policies, the guard does not watch it. The guard samples the stack at regular times. A
+policy hangs if the same call of it is on the stack in `SAMPLES` samples in a row. The guard counts samples instead of
+seconds, so that it does not blame a policy if the whole process was stopped for a while.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ Step = tuple[FrameType, int]  # a frame and its current line
 
 
 class PolicyStopped(BaseException):
-    """Raised inside a policy that hangs or ends the process. Not an `Exception`, which the policy might catch."""
+    """Raised inside a policy that hangs or tries to end the process. It is not an `Exception`, because the policy might
+    catch that."""
 
 
 @contextmanager
@@ -64,10 +66,10 @@ def policy_guard(policies: Iterable[Any]) -> Iterator[None]:
 
 
 class Watch:
-    """Interrupts a policy's call that takes longer than `limit_s`, and refuses `os._exit`.
+    """Interrupts a call of a policy that takes longer than `limit_s`, and prevents the policy from calling `os._exit`.
 
-    A thread samples the stack of the simulation. In a confined process, which may not start threads, a timer takes the
-    samples.
+    A thread samples the stack of the simulation. If the process is confined and may not start threads, a timer takes
+    the samples.
     """
 
     def __init__(self, modules: set[str], limit_s: float) -> None:
@@ -110,7 +112,8 @@ class Watch:
                 self._interrupt()
 
     def _ring(self, _: int, frame: FrameType | None) -> None:
-        """Take a sample when the timer fires. During a run, this timer replaces the process's own alarm."""
+        """Take a sample when the timer fires. During a simulation, this timer replaces the process's own alarm. If that
+        alarm becomes due, deliver it."""
         if self._alarm_s:
             self._alarm_s -= self.limit_s / SAMPLES
             if self._alarm_s <= 0:
@@ -144,7 +147,8 @@ class Watch:
             raise PolicyStopped
 
     def _refuse(self, status: int) -> None:
-        """Replace `os._exit`: a policy may not end the process, but a child process that the policy forked may exit."""
+        """Replace `os._exit`: if a policy calls it, raise `PolicyStopped` instead of ending the process. A child
+        process that the policy forked may exit."""
         text = f"calls os._exit({status}), which would end Headway"
         sentence = None if os.getpid() != self._process else describe(_stack(sys._getframe(1)), self.modules, text)
         if sentence is None:
@@ -154,7 +158,7 @@ class Watch:
 
 
 def _stack(frame: FrameType | None) -> list[Step]:
-    """Return the frames of a simulation, outermost first, without those of the program that started it."""
+    """Return the frames of a simulation, outermost first, without the frames of the program that started it."""
     steps: list[Step] = []
     while frame is not None and frame.f_globals.get("__name__") != "headway.experiment.run":
         steps.append((frame, frame.f_lineno))
@@ -163,8 +167,8 @@ def _stack(frame: FrameType | None) -> list[Step]:
 
 
 def describe(steps: Sequence[Step], modules: set[str], problem: str) -> str | None:
-    """Return a sentence with the location in the user's policy and its request. If no frame belongs to the user's code,
-    return None."""
+    """Return a sentence with the problem, its location in the user's policy, and the request that the policy handled.
+    If no frame belongs to the user's code, return None."""
     theirs = [place for place, (frame, _) in enumerate(steps) if _theirs(frame, modules)]
     if not theirs:
         return None
@@ -189,8 +193,8 @@ def _function(frame: FrameType) -> str:
 
 
 def _theirs(frame: FrameType, modules: set[str]) -> bool:
-    """Return whether a frame is the user's: its module has a policy of the user, or belongs neither to Headway nor to a
-    library. A method that the user's object inherits from a class of Headway counts as the user's."""
+    """Return whether a frame runs the user's code: its module defines a policy of the user, or belongs neither to
+    Headway nor to a library. A method that the user's object inherits from a class of Headway counts as well."""
     module = str(frame.f_globals.get("__name__"))
     if module in modules or type(frame.f_locals.get("self")).__module__ in modules:
         return True
@@ -201,7 +205,8 @@ def _theirs(frame: FrameType, modules: set[str]) -> bool:
 
 
 def _request(frame: FrameType) -> Request | None:
-    """Return the request in a function's local variables: a request itself, or the request of an event or ticket."""
+    """Return the request in a function's local variables: a variable that is a request, or the request of a variable
+    that is an event or a ticket."""
     for value in frame.f_locals.values():
         if isinstance(value, Request):
             return value

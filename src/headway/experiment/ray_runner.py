@@ -54,8 +54,9 @@ class Reply(NamedTuple):
 
 
 class RayRunner:
-    """A Ray cluster, connected at the first batch. The address "auto" means the cluster of this machine. "host:port"
-    and "ray://host:port" mean any other cluster. "local" starts a cluster here, which ends with the runner."""
+    """Runs jobs on a Ray cluster. It connects to the cluster when the first batch runs. The address "auto" means the
+    cluster of this machine; "host:port" and "ray://host:port" mean any other cluster. "local" starts a new cluster on
+    this machine, and stops it when the runner is closed."""
 
     away = True
 
@@ -112,7 +113,8 @@ class RayRunner:
 
 
 class _Sending:
-    """A batch on the cluster. Ray's own retries are turned off, so that this class can count lost jobs."""
+    """Sends a batch of jobs to the cluster. Ray's own retries are off, so that this class can count how often a job
+    lost its process."""
 
     def __init__(self, runner: RayRunner, batch: Batch) -> None:
         self.runner, self.ray, self.batch = runner, runner.ray, batch
@@ -224,7 +226,8 @@ def _start(ray: Any, address: str, workers: int | None) -> None:
 
 
 def _knock(ray: Any, address: str) -> None:
-    """Raise an error at once if nothing listens at the address, because Ray itself would wait long before it fails."""
+    """Raise an error at once if nothing listens at the address. Without this check, Ray would wait long before it
+    fails."""
     host, _, port = address.removeprefix(CLIENT).rpartition(":")
     host = host.strip("[]")
     if not address.startswith(CLIENT) and host in ("localhost", "127.0.0.1", "::1"):
@@ -239,7 +242,8 @@ def _knock(ray: Any, address: str) -> None:
 
 
 def _hush(loud: bool) -> None:
-    """Make Ray write its messages about its machines to standard error instead of standard output, or drop them."""
+    """Redirect the messages that Ray prints about its machines from standard output to standard error. If `loud` is
+    false, drop them."""
     worker: Any = import_module("ray._private.worker")
     original = getattr(worker, "print_to_stdstream", None)
     if original is None or getattr(original, "hushed", False):

@@ -44,7 +44,7 @@ Explain = Callable[[Request, Route], None]  # called with each routed request an
 
 
 class Explainer:
-    """A journal that passes routing decisions to a function."""
+    """A journal (an observer of the control plane) that passes each routing decision to a function."""
 
     def __init__(self, explain: Explain) -> None:
         self.explain = explain
@@ -68,7 +68,8 @@ def check_trace(trace: str) -> None:
 
 
 def read_run(folder: Path, key: str, trace: str) -> Result | None:
-    """Read a run that this version wrote with this key and at least this trace. If there is none, return None."""
+    """Read the run in a folder. Return None unless this version of Headway wrote it, with this run key and with at
+    least the detail of `trace`."""
     try:
         return Result.load(folder) if store.has(folder, key, trace) else None
     except HeadwayError:  # the files of the run were changed
@@ -96,11 +97,12 @@ def simulate(
     """Run a scenario (a path, a preset's name, a trace, a mapping or a `Scenario`) and return its result.
 
     `overrides` are `key.path=value` changes. Give a stage's policy by name, as a mapping with `name` and parameters,
-    or, except for flow control, as your own class or object. If you give none, the scenario's policy runs. `trace` is
-    the level of detail to record: `minimal`, `decisions` or `full`. Headway calls `explain` with each routed request
-    and its `Route`, with a scorecard if the policy writes one. Neither `trace` nor `explain` changes the requests or
-    the summary. A terminal or a notebook shows a progress bar unless `progress` is false; a function that is given as
-    `progress` receives the number of arrived requests and the simulated time in picoseconds.
+    or, except for flow control, as your own class or object. If you give no policy for a stage, the scenario's policy
+    runs. `trace` is the level of detail to record: `minimal`, `decisions` or `full`. If `explain` is set, Headway calls
+    it with each routed request and its `Route`, which has a scorecard if the policy writes one. Neither `trace` nor
+    `explain` changes the requests or the summary. A terminal or a notebook shows a progress bar unless `progress` is
+    false. If `progress` is a function, it receives the number of arrived requests and the simulated time in
+    picoseconds.
     """
     check_trace(trace)
     prepared = prepare(
@@ -197,7 +199,8 @@ def prepare(scenario: Scenario, **specs: Any) -> Prepared:
 
 
 def router_policies(scenario: Scenario, own: Mapping[str, Any]) -> list[Any]:
-    """Build the policies of a further router, in the order of `ROUTER_STAGES`. The caller's objects are copied."""
+    """Build the policies of each router after the first, in the order of `ROUTER_STAGES`. Copy policies that are
+    objects of the caller, so that routers do not share them."""
     objects = {stage: spec for stage, spec in own.items() if stage in ROUTER_STAGES and not isinstance(spec, type)}
     try:
         policies = deepcopy(objects)  # copied together, so that copies share the parts that the objects share
@@ -219,7 +222,8 @@ def pool_policy(scenario: Scenario, own: Any, spec: Any, where: str) -> Any:
 
 
 def own_policy(stage: str, spec: Any, where: str) -> Any:
-    """Return a policy of the caller's program: the object itself, or an object of the class with its defaults."""
+    """Return a policy that the caller's program defines. If `spec` is an object, return it; if it is a class, create an
+    object with the default parameters."""
     method = registry.METHODS.get(stage)
     if method is None:
         known = ", ".join(registry.names(stage))

@@ -52,14 +52,14 @@ class Space(Struct, frozen=True):
         return [*zip(self.pools, counts, strict=True), *((pool, pool.now) for pool in self.fixed)]
 
     def key(self, counts: Counts) -> tuple[float, int, Counts]:
-        """Return the sort key of clusters that serve equally well: the price, then the size."""
+        """Return a sort key: a plan prefers the lower price and, if prices are equal, the fewer replicas."""
         return self.usd_per_hour(counts), sum(counts), counts
 
     def replicas(self, counts: Counts) -> dict[str, int]:
         return {pool.name: count for pool, count in zip(self.pools, counts, strict=True)}
 
     def serves(self, counts: Counts) -> bool:
-        """Return whether these counts leave at least one instance for every model."""
+        """Return whether a cluster with these counts has at least one instance of every model that the pools serve."""
         there = [pool for pool, count in self._all(counts) if count]
         left = {name for pool in there for name in pool.names}
         return bool(there) and all(name in left for pool in self.pools for name in pool.names)
@@ -87,7 +87,8 @@ class Space(Struct, frozen=True):
 
 
 def space_of(scenario: Scenario, vary: str | Sequence[str] | None, most: int) -> Space:
-    """Return the pools to resize, with up to `most` replicas each: those that `vary` names, or all if it is None."""
+    """Return the clusters that a plan may choose from. The plan may resize the pools that `vary` names, or all pools if
+    `vary` is None, up to `most` replicas each."""
     if not 1 <= most <= MOST_INSTANCES:
         raise HeadwayError(f"max: must lie between 1 and {MOST_INSTANCES:,}, got {shown(most)}.")
     pools = _pools(scenario, most)
@@ -116,7 +117,8 @@ def _pools(scenario: Scenario, most: int) -> list[Pool]:
 
 
 def _struck(scenario: Scenario) -> dict[str, int]:
-    """Return the number of replicas that each pool needs so that the instance of every fault exists."""
+    """Return the minimum number of replicas of each pool that has faults. A fault names an instance, so the pool must
+    be large enough to contain that instance."""
     least: dict[str, int] = {}
     for fault in scenario.faults:
         stem, _, number = fault.instance.rpartition("-")

@@ -151,8 +151,8 @@ class _Sweeping:
         self.summaries: dict[tuple[int, int], Json] = {}
 
     def _choose_folders(self) -> list[str]:
-        """Return a folder for each point: an existing folder with the point's run key, or a new folder whose name has
-        the point's values and key."""
+        """Return the name of a folder for each point. If a folder already has a run with the point's run key, use that
+        folder. Otherwise make a name from the point's values and its run key."""
         there = {} if self.folder is None else study.by_key(self.folder)
         labels = study.folders([point.label for point in self.grid])
         own = [f"{label}-{key}" for label, key in zip(labels, self.keys, strict=True)]
@@ -198,7 +198,8 @@ class _Sweeping:
         return Job(label, _run, arguments, home=strange(resolved["policies"]), folder=2)
 
     def _read(self, tasks: Sequence[tuple[int, int]]) -> None:
-        """Read the runs in the folder, except runs with policies of the caller's program: their code may differ now."""
+        """Read the summaries of the runs that the folder already contains. Do not reuse a run with a policy that the
+        caller's program defines, because the code of this policy may have changed."""
         if self.folder is None:
             return
         for place, seed in tasks:

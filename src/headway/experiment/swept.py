@@ -93,7 +93,7 @@ def _decisive(axes: Sequence[Axis]) -> Axis | None:
 
 
 def _amount(value: Any) -> Fraction | None:
-    """Return a number for a value with any unit, to sort by. If the value is not a quantity, return None."""
+    """Return a number to sort a value by, whatever its unit. If the value is not a quantity, return None."""
     if isinstance(value, int | float):
         return exact(str(value))
     for read in (rate, duration_ps):
@@ -105,7 +105,8 @@ def _amount(value: Any) -> Fraction | None:
 
 
 def _groups(points: Sequence[Swept], axes: Sequence[Axis], axis: Axis) -> dict[str, list[Swept]]:
-    """Group the points by their values of all keys except `axis`, written as words."""
+    """Group the points that differ only in the value of `axis`. The name of a group is the values of the other keys in
+    words."""
     others = [other for other in axes if other is not axis]
     groups: dict[str, list[Swept]] = {}
     for point in points:
@@ -118,7 +119,8 @@ def _groups(points: Sequence[Swept], axes: Sequence[Axis], axis: Axis) -> dict[s
 
 
 def _reach(points: Sequence[Swept], axis: Axis, eased: Sequence[Any]) -> int:
-    """Count the values for which the SLO holds, from the easiest value up to the first value where it does not."""
+    """Count the values of `axis` for which the SLO holds, starting from the easiest (`eased` lists the easiest first).
+    Stop at the first value for which it does not hold."""
     holds = {str(point.vary[axis.path]): point.holds() for point in points}
     reach = 0
     for step in eased:

@@ -44,7 +44,8 @@ def figures(resolved: Json) -> Json:
 
 
 class Trials:
-    """Runs candidates on demand. `used` has the runs that the search asked for, in order. Use in a `with` statement."""
+    """Simulates candidates on demand. `used` has the runs that the search asked for, in order. Use this class in a
+    `with` statement."""
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class Trials:
             self._figures(run, runs[at + 1 :])
 
     def of(self, candidate: Candidate) -> list[Json]:
-        """Return the figures of a candidate for each seed that the search asked for."""
+        """Return the figures of a candidate, one item per seed. Seeds that the search did not ask for are left out."""
         return [self.used[run] for run in self._runs([candidate]) if run in self.used]
 
     def meets_targets(self, run: Json) -> bool:

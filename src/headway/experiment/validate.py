@@ -64,8 +64,9 @@ class Validation(Displayed, Struct):
 
 
 def validate(run: str | Path | Result, against: str | Path | Result) -> Validation:
-    """Return the errors of a run (a folder or a result) at mean and percentiles of TTFT, TPOT and E2E, relative to a
-    recording: a CSV or JSONL file, or another run. Both sides skip the requests of the run's warm-up."""
+    """Compare the latencies of a run (a folder or a result) with a recording: a CSV or JSONL file, or another run.
+    Return the relative errors of the mean and the percentiles of TTFT, TPOT and E2E. The first requests are skipped in
+    both, as many as the run's scenario sets as warm-up."""
     result = run if isinstance(run, Result) else Result.load(run)
     other = served_requests(against) if isinstance(against, Result) else read_recorded(against)
     warmup = result.scenario["warmup"]

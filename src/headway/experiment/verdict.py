@@ -24,9 +24,9 @@ def verdict(
     plain: str = "round-robin",
     noise: Noise | None = None,
 ) -> str:
-    """Name the best policy, or the policies that tie, with their figures and the figures of `plain`. If `plain` did not
-    run, is the best or ties, use the next policy instead. With several seeds, `ranked` has means, and `noise` tells
-    which differences are more than noise."""
+    """Name the best policy, or the policies that tie for the best, with their figures. For comparison, also show the
+    figures of `plain`. If `plain` did not run, or is itself among the best, show the next policy in the ranking
+    instead. With several seeds, `ranked` has means, and `noise` tells which differences are more than noise."""
     fair = [pair for pair in ranked if pair[0] not in oracles] or list(ranked)
     (best, summary), *others = fair
     nothing = note_no_figures(summary, scenario["warmup"])
@@ -108,7 +108,8 @@ def _lost(summary: Json) -> float:
 
 
 def _decisive(slo: bool, by: str | None) -> str:
-    """Return the figure `by` or, if it is None, the figure that decides if policies serve equally many requests."""
+    """Return the path of the figure that ranks policies which serve equally many requests: `by` if it is set, otherwise
+    TTFT p99 with an SLO, and the mean E2E without one."""
     return by or ("latency.ttft.p99" if slo else "latency.e2e.mean")
 
 
