@@ -1,1 +1,1 @@
-"""How results show themselves, and how work shows its progress: in a terminal, in a notebook, as data frames."""
+"""How results are displayed (in a terminal, in a notebook, as data frames), and how long work shows its progress."""

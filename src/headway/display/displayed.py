@@ -1,4 +1,4 @@
-"""How a result shows itself: as text, as HTML in a notebook, as a data frame and as charts.
+"""How a result is displayed: as text, as HTML in a notebook, as a data frame and as charts.
 
 A result names the function that describes it for people. That function is in `headway.report` or in a layer above it,
 so it is imported when a result is first shown. This also keeps `import headway` fast.
@@ -19,14 +19,15 @@ PLAIN: Final = str.maketrans({**SIGNS, **dict.fromkeys("▏▎▍▌▋▊▉█
 
 
 class Displayed:
-    """What every result has: a short text, HTML, data frames and charts."""
+    """The base of every result: it displays the result as a short text, HTML, data frames and charts."""
 
     __slots__ = ()
 
     _view: ClassVar[str]  # module:function that returns the `report.result_view.View` of the result
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return the table of the result: columns of equal length by name. Numbers are numbers, in base units."""
+        """Return the table of the result: columns of equal length by name. Quantities are numbers in base units, not
+        strings with a unit."""
         raise NotImplementedError
 
     def to_pandas(self) -> Any:
@@ -38,8 +39,8 @@ class Displayed:
         return polars_frame(self.columns())
 
     def plot(self, name: str | None = None) -> Any:
-        """Return charts of the result as one Altair chart. `name` selects other charts than the first; an unknown name
-        raises an error that lists them."""
+        """Return charts of the result as one Altair chart. A result may have several sets of charts: `name` selects one
+        of them, by default the first. An unknown name raises an error that lists the names."""
         return view_of(self).plot(name)
 
     def __repr__(self) -> str:
@@ -52,7 +53,7 @@ class Displayed:
 
 
 class Document(Displayed, dict[str, Any]):
-    """A document of a command as a mapping, which shows itself like a result."""
+    """A mapping with the JSON document of a command. It is displayed like a result."""
 
     __slots__ = ()
 
@@ -97,7 +98,7 @@ def polars_frame(columns: Any) -> Any:
 
 
 def library(name: str, *, extra: str, purpose: str) -> Any:
-    """Import a package of an extra; if it is missing, name the extra."""
+    """Import an optional package. If it is missing, raise an error that names the extra of Headway to install."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -114,5 +115,6 @@ def encodable(text: str) -> bool:
 
 
 def printable(text: str) -> str:
-    """Return a text without signs that stdout cannot encode."""
+    """Return a text that stdout can print. If stdout cannot encode the text, replace its special characters, such as ×,
+    by plain ones."""
     return text if encodable(text) else text.translate(PLAIN)

@@ -31,7 +31,7 @@ class Screen(Protocol):
     """Where progress is drawn."""
 
     def interval_s(self) -> tuple[float, float]:
-        """Return the time before the first drawing, and between two drawings."""
+        """Return two times in seconds: until progress is first drawn, and between two drawings."""
 
     def draw(self, text: str, finished: int, total: int | None, elapsed_s: float) -> None: ...
 
@@ -125,10 +125,12 @@ def screen() -> Screen:
 
 
 class Bar:
-    """Progress of a command. After an interrupt (Ctrl-C), a note says how much was finished and what was `kept`.
+    """Progress of a command. After an interrupt (Ctrl-C), a note says how much was finished, and `kept` says which
+    results remain.
 
-    The bar moves even if no progress is reported. In a terminal a timer's signal draws it, because worker processes
-    cannot be forked from a process with threads. The kernel of a notebook has threads, so there a thread draws it.
+    The bar is redrawn at regular times even if no progress is reported. In a terminal, the signal of a timer redraws
+    it. A thread would make it unsafe to fork worker processes. The kernel of a notebook has threads anyway, so there a
+    thread redraws it.
     """
 
     KEPT: Final = "Nothing was written."
@@ -203,7 +205,8 @@ class Bar:
 
 
 def _timer_is_free() -> bool:
-    """Return whether a timer may draw: in the main thread, and if the caller's program has no such timer."""
+    """Return whether a timer may redraw the bar. This needs the main thread, and the caller's program must not use the
+    same timer."""
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         return False
     return signal.getsignal(signal.SIGALRM) == signal.SIG_DFL and signal.getitimer(signal.ITIMER_REAL)[0] == 0
@@ -223,7 +226,7 @@ def watch(progress: Any, bar: Callable[[], Bar]) -> Iterator[Any]:
 
 
 class CountProgress(Bar):
-    """Progress of work that only reports each finished part."""
+    """Progress of work that calls this object once for each finished item, without a count."""
 
     def __call__(self, finished: int | None = None, total: int | None = None) -> None:
         self.update(self.finished + 1 if finished is None else finished, total)

@@ -44,7 +44,7 @@ Explain = Callable[[Request, Route], None]  # called with each routed request an
 
 
 class Explainer:
-    """A journal (an observer of the control plane) that passes each routing decision to a function."""
+    """Observes a router, and passes each routing decision to a function. It ignores all other events."""
 
     def __init__(self, explain: Explain) -> None:
         self.explain = explain

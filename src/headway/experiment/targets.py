@@ -51,7 +51,8 @@ class Target(Struct, frozen=True):
 
     @property
     def share(self) -> bool:
-        """Whether the figure is a fraction with a lower bound. Otherwise it is a latency in ms with an upper bound."""
+        """Whether the figure is a fraction, which has a lower bound. Any other figure is a latency in ms with an upper
+        bound."""
         return is_share(self.figure)
 
     def value(self, figures: Json) -> float | None:

@@ -19,5 +19,5 @@ class Translation(Struct, frozen=True):
 
 
 def plain(value: float) -> int | float:
-    """Return a whole number as an int, and any other number as it is."""
+    """Return a number as an int if it is whole, so that files show 2 instead of 2.0. Otherwise return it unchanged."""
     return int(value) if float(value).is_integer() and abs(value) < 1e15 else value

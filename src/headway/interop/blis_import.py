@@ -101,7 +101,7 @@ class MultiTurn(Struct):
 
 
 def is_trace(path: Path) -> bool:
-    """Return whether a file is a trace, not a YAML file with a workload."""
+    """Return whether a file is a trace. Every file counts as a trace except a YAML file without `trace_version`."""
     if path.suffix not in (".yaml", ".yml") or not path.is_file():
         return True
     data = read_yaml(path)
@@ -134,7 +134,8 @@ def import_workload(document: Any, where: str) -> Translation:
 
 
 def _limits(spec: Spec, workload: Json) -> Json:
-    """Return a workload with the limits of the specification. Keep a limit of the workload if it is lower."""
+    """Return a workload with the maximum number of requests and the maximum duration of the specification. If the
+    workload already has a lower maximum, keep the lower one."""
     result = dict(workload)
     if spec.num_requests > 0:
         result["requests"] = min(spec.num_requests, workload.get("requests", spec.num_requests))
@@ -170,8 +171,8 @@ def _clients(spec: Spec, where: str, notes: list[str]) -> Json:
 
 
 class _Source(Client):
-    """A client, or several clients of a tenant that differ only in the prefix group; `groups` has the rate fraction of
-    each prefix group."""
+    """A client of BLIS, or several clients of a tenant that differ only in the prefix group, merged into one. `groups`
+    has the rate fraction of each prefix group."""
 
     groups: dict[str, float] = msgspec.field(default_factory=dict)
 
@@ -197,7 +198,8 @@ def _merge_groups(clients: list[Client]) -> list[_Source]:
 
 
 def _names(clients: list[_Source], where: str, notes: list[str]) -> list[str]:
-    """Name each tenant after its client's tenant_id or, if another client has the same tenant_id, the client's id."""
+    """Return the name of the tenant for each client: the client's tenant_id. If another client has the same tenant_id,
+    use the client's id instead."""
     tenants = [client.tenant_id for client in clients]
     names: list[str] = []
     for at, client in enumerate(clients):

@@ -38,7 +38,7 @@ class Dist(Struct):
 
 
 def ours(dist: Dist, where: str) -> Any:
-    """Translate a distribution of BLIS to one of a workload."""
+    """Translate a distribution of BLIS to a distribution of a workload."""
     if dist.file:
         raise HeadwayError(f"{where}.file: is not supported. Write the lengths and their weights as params.")
     params = {str(name): value for name, value in dist.params.items()}
@@ -93,7 +93,7 @@ def _lognormal(params: Json, where: str) -> Any:
 
 
 def _bounds(params: Json) -> Json:
-    """Return the optional bounds; BLIS ignores a bound of 0."""
+    """Return the bounds `min` and `max`, if they are set. Leave out a bound of 0, because BLIS ignores it."""
     return {name: int(params[name]) for name in ("min", "max") if params.get(name, 0) >= 1}
 
 
@@ -139,7 +139,8 @@ def _round(value: float) -> int | float:
 
 
 def theirs(spec: Any, where: str, prefix: int, notes: list[str]) -> Json:
-    """Translate a distribution of a workload to one of BLIS, with lengths `prefix` tokens shorter."""
+    """Translate a distribution of a workload to a distribution of BLIS, in which every length is `prefix` tokens
+    shorter."""
     kind, shape = shapes.parse(spec, where)
     low = 1 if shape.min is None else shape.min
     high = MAX_TOKENS if shape.max is None else shape.max
@@ -173,7 +174,8 @@ def theirs(spec: Any, where: str, prefix: int, notes: list[str]) -> Json:
 
 
 def _part(shape: shapes.Shape) -> Json:
-    """Return the parameters of a Pareto or lognormal distribution as a mixture with a single part."""
+    """Return the parameters of BLIS's `pareto_lognormal` mixture for a single Pareto or lognormal distribution. The
+    other part of the mixture has weight 0."""
     if isinstance(shape, shapes.Pareto):
         return {"alpha": plain(shape.alpha), "xm": plain(shape.scale), "mu": 0, "sigma": 1, "mix_weight": 1}
     assert isinstance(shape, shapes.Spread)

@@ -97,8 +97,8 @@ class _Named(Struct):
 
 
 def import_file(file: Path, policy_config: Path | None = None) -> Translation:
-    """Translate a workload specification to a scenario, with the policies of `policy_config`; or a policy bundle to a
-    bundle."""
+    """Translate a file of BLIS. A workload specification becomes a scenario, with the policies of `policy_config` if it
+    is set. A policy bundle of BLIS becomes a bundle of Headway."""
     document = read_yaml(file)
     if not is_policy_bundle(document):
         workload = import_workload(document, file.name)
@@ -123,8 +123,8 @@ def is_policy_bundle(document: Any) -> bool:
 
 
 def import_policies(document: Any, where: str) -> Translation:
-    """Translate a bundle to `policies` of a scenario; a bundle with node pools or an autoscaler also has `cluster` and
-    `scaling`."""
+    """Translate a bundle of BLIS to the key `policies` of a scenario. If the bundle has node pools or an autoscaler,
+    the result also has the keys `cluster` and `scaling`."""
     bundle = read(_Bundle, document, where)
     if bundle.tenant_budgets:
         raise HeadwayError(
@@ -177,7 +177,7 @@ def _admit(admission: _Admission, priorities: dict[str, int], where: str, notes:
 
 
 def _ranked(priorities: dict[str, int]) -> list[tuple[str, int]]:
-    """Return the classes and their priorities, the most important first."""
+    """Return the SLO classes with their priorities, the most important class first."""
     return sorted(priorities.items(), key=lambda item: -item[1])
 
 
@@ -234,7 +234,8 @@ def _route(routing: _Routing, where: str, notes: list[str]) -> Any:
 
 
 def _schedule(bundle: _Bundle, priorities: dict[str, int], where: str, notes: list[str]) -> Json:
-    """Return the policies of the stages `scheduler` and, for schedulers by priority, `priority`."""
+    """Return the policy of the stage `scheduler`. If BLIS's scheduler orders requests by priority, also return the
+    policy of the stage `priority`."""
     name = bundle.scheduler or "fcfs"
     if name not in SCHEDULERS:
         raise HeadwayError(f"{where}.scheduler: {shown(name)} is unknown.{suggest(name, SCHEDULERS)}")

@@ -129,7 +129,7 @@ def _autoscaler(section: Any, where: str, notes: list[str]) -> tuple[Json | None
 
 
 def _duration(section: Any, where: str) -> Any:
-    """Return a delay as a duration or a normal distribution; None if there is no delay."""
+    """Return a delay as a duration or, if it varies, as a normal distribution. If there is no delay, return None."""
     delay = read(_Delay, section or {}, where)
     for name in ("mean", "stddev"):
         if not 0 <= getattr(delay, name) < 1e9:

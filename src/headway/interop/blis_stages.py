@@ -74,7 +74,8 @@ def _stages(keys: InferencePerf, where: str) -> list[Stage]:
 
 
 def _load(stages: list[Stage], notes: list[str]) -> Json:
-    """Return the keys of an open loop, without separate users, because their arrivals add up to one process."""
+    """Return the keys of an open loop. They do not distinguish users, because the arrivals of all users together are
+    one arrival process."""
     base = stages[0].rate
     load: Json = {"rate": f"{plain(base)}/s"}
     if len(stages) == 1:

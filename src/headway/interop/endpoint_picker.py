@@ -1,5 +1,6 @@
-"""An endpoint picker: the control plane of Headway's gateway as a service for Envoy's external processing, without a
-data plane. An inference gateway reports each request to it, asks for an endpoint, and then reports the answer."""
+"""An endpoint picker: a service for Envoy's external processing. It runs the control plane of Headway's gateway, but
+forwards no requests itself. An inference gateway reports each request to the picker, asks it for an endpoint, and then
+reports the engine's answer."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -26,7 +27,8 @@ OPTIONS: Final = (
 
 
 class Picker:
-    """A gateway whose client connections are calls of an inference gateway."""
+    """Headway's gateway as an endpoint picker. Instead of connections from clients, it receives calls from an inference
+    gateway, one call per HTTP request."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, config: Config) -> None:
         for name, section in (("cascade", config.chains), ("disaggregation", config.disaggregation)):
@@ -70,7 +72,8 @@ class Picker:
 
 
 def send_to_both(exchange: Exchange) -> None:
-    """Reply with both engines of a disaggregated request; a sidecar of the engines transfers the KV cache."""
+    """Reply to a disaggregated request with both engines, the prefill engine and the decode engine. A sidecar of the
+    engines transfers the KV cache, so Headway does not."""
     assert exchange.backend is not None
     exchange.send_to(exchange.backend)
 

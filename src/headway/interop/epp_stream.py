@@ -1,9 +1,9 @@
-"""One HTTP request as an inference gateway reports it: first the head and the body of the request, to which the picker
-replies with an endpoint, then the engine's answer.
+"""One HTTP request as an inference gateway reports it. First the gateway sends the head and the body of the request,
+and the picker replies with an endpoint. Then the gateway sends the engine's answer.
 
-In the mode BUFFERED, a gateway sends the whole body after the reply to the head. In the mode FULL_DUPLEX_STREAMED,
-which the endpoint picker protocol requires, the gateway sends the body in pieces that it does not keep, and delays the
-head until the picker replies. The picker then sends every piece back.
+In the mode BUFFERED, a gateway sends the head, waits for the reply, and then sends the whole body. The endpoint picker
+protocol requires the mode FULL_DUPLEX_STREAMED. In this mode, the gateway sends the body in pieces that it does not
+keep, and forwards the head only after the picker's reply. Therefore the picker sends every piece back.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ log = logging.getLogger("headway.epp")
 
 
 class Pick(Exchange):
-    """A request whose answer does not pass through Headway: the control plane routes it and learns its outcome."""
+    """A request that Headway routes but does not forward. The gateway reports the engine's answer, so that the control
+    plane learns the outcome of the request."""
 
     __slots__ = ()
 
@@ -62,7 +63,8 @@ class Pick(Exchange):
             self.refuse(500, "the endpoint picker failed at this request", outcome="failed")
 
     def expire(self) -> None:
-        """Reject a request that is still queued. The gateway enforces the deadline of a dispatched request."""
+        """Handle the deadline of a request. If the request is still queued, reject it. If it was dispatched, do
+        nothing, because the inference gateway enforces the deadline."""
         if not self.over and self.flight is None:
             self.refuse(504, DEADLINE_PASSED, outcome="timed_out")
 
@@ -87,7 +89,8 @@ class Pick(Exchange):
 
 
 class Stream:
-    """A gateway's call. The reply to each message is a list of messages. If `over` is set, no more replies follow."""
+    """A gateway's call, which reports one HTTP request. `hear` returns a list of messages as the reply to each message.
+    If `over` is set, no more replies follow."""
 
     paused = False  # part of a client connection's interface; False, because the gateway paces its clients
 
@@ -164,8 +167,8 @@ class Stream:
         return replies if self.over else [*replies, _go_on("request_trailers")]
 
     async def _decide(self, phase: str, ends: bool | None) -> list[Any]:
-        """Ask the control plane, wait for its decision and return it as the reply to this phase. `ends` says whether
-        the returned body ends the request; None if there is no body."""
+        """Ask the control plane, wait for its decision, and return the decision as the reply to this phase. `ends` says
+        whether the body that is sent back ends the request. It is None if the request has no body."""
         body = b"".join(self._body)
         self._phase = phase
         incoming = Incoming(self._method, self._path, self._fields, body, True, "2", dict(self._fields))
@@ -186,7 +189,7 @@ class Stream:
     def answer(
         self, incoming: Incoming | None, status: int, body: bytes, fields: tuple[tuple[str, str], ...] = ()
     ) -> None:
-        """Make the gateway answer its client directly."""
+        """Reply that the gateway must answer its client directly, with this status and body, without an engine."""
         self.over = True
         reply = ProcessingResponse()
         immediate = reply.immediate_response
@@ -264,7 +267,7 @@ class Stream:
 
 
 def _go_on(phase: str) -> Any:
-    """Return a reply that changes nothing."""
+    """Return a reply that lets the gateway continue without changes."""
     reply = ProcessingResponse()
     getattr(reply, phase).SetInParent()
     return reply

@@ -32,8 +32,8 @@ def foreign_scenario(file: Path) -> Translation | None:
 
 
 def with_foreign_policies(scenario: Json, file: Path) -> Translation | None:
-    """Return the scenario with the policies of a BLIS bundle, and with the parts of a cluster that it describes. If the
-    file is not such a bundle, return None."""
+    """Return the scenario with the policies of a BLIS bundle. If the bundle also describes a cluster or scaling, those
+    keys override the scenario's keys. If the file is not such a bundle, return None."""
     if not _matches(file, BUNDLE):
         return None
     from headway.interop.blis_policies import import_policies
@@ -46,7 +46,8 @@ def with_foreign_policies(scenario: Json, file: Path) -> Translation | None:
 
 
 def _matches(file: Path, keys: re.Pattern[str]) -> bool:
-    """Return whether a YAML file has one of these keys, and no key of Headway's scenarios and bundles."""
+    """Return whether a YAML file has at least one of these keys, but none of the keys by which Headway's own scenarios
+    and bundles are recognised."""
     if file.suffix not in YAML or not file.is_file():
         return False
     text = read_text(file)

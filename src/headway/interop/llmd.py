@@ -39,8 +39,8 @@ ELSEWHERE: Final = {  # sections that do not affect routing -> hint for the note
 
 
 def routing_of(source: str) -> Any:
-    """Return the routing policy of a scenario, a bundle, a gateway's file, policies by stage or a single policy. The
-    source may also be a string of scorers, such as `prefix-affinity:3,queue-depth:2`."""
+    """Return the routing policy of a file: a scenario, a bundle, a gateway's file, a mapping of policies by stage, or a
+    single policy. The source may also be a string of scorers, such as `prefix-affinity:3,queue-depth:2`."""
     path = Path(source).expanduser()
     if not path.exists():
         if path.suffix in (".yaml", ".yml") or ":" not in source:
@@ -66,7 +66,8 @@ def routing_of(source: str) -> Any:
 
 
 def export_profile(routing: Any) -> Translation:
-    """Translate a routing policy, which has the form of a scenario's `policies.routing`."""
+    """Translate a routing policy to llm-d's configuration. `routing` is written like `policies.routing` of a
+    scenario."""
     where = "policies.routing"
     profile = Policies(routing=routing).explicit("routing")
     if profile["name"] != "weighted":
@@ -243,7 +244,8 @@ class _Reader:
         return [read(_Ref, ref, f"{place}.plugins[{at}]") for at, ref in enumerate(profile.plugins)], place
 
     def _note_rest(self, names: list[str]) -> None:
-        """Add a note about the plugins that the profile uses neither directly nor as a producer or handler."""
+        """Add a note that lists the plugins of the configuration that the profile does not name. Producers and the
+        profile handler are never listed, because a profile need not name them."""
         known = (*plugins.PRODUCERS, plugins.HANDLER)
         rest = [name for name, (plugin, _) in self.plugins.items() if name not in names and plugin.type not in known]
         if rest:

@@ -27,7 +27,8 @@ IGNORED: Final = {  # llm-d's scorer -> parameters that Headway ignores
 
 
 class Parameters:
-    """The parameters of a plugin. Reading a parameter removes it; the remaining parameters have no equivalent."""
+    """The parameters of a plugin. Reading a parameter removes it from `left`. So the parameters that are left at the
+    end have no equivalent in Headway."""
 
     def __init__(self, data: Any, where: str) -> None:
         if data is not None and not isinstance(data, dict):
@@ -151,7 +152,7 @@ def filter_parameters(item: Json, where: str) -> Json:
 
 
 def prefix_index(parameters: Parameters, notes: list[str]) -> Json:
-    """Return the settings of Headway's prefix index from llm-d's producer plugin."""
+    """Translate the parameters of llm-d's producer plugin to the settings of Headway's prefix index."""
     block = parameters.whole("blockSizeTokens", 0) or BLOCK_TOKENS
     blocks = parameters.whole("lruCapacityPerServer", 0) or LRU_BLOCKS
     if parameters.take("autoTune", True):

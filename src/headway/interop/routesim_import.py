@@ -224,7 +224,8 @@ class _Workload:
         return {"trace": keys}
 
     def _block_size(self, path: Path) -> Json:
-        """Return the size of blocks: 16 as in RouteSim, unless the first line has far fewer ids than tokens."""
+        """Return the key `block_tokens` of a Mooncake trace. RouteSim assumes 16 tokens per block. If the first line
+        has more than twice as many tokens per id, use 512, the block size of the traces that Mooncake publishes."""
         first = head(path)[:1] if path.is_file() else []
         try:
             line = msgspec.json.decode(first[0]) if first else {}
@@ -237,7 +238,8 @@ class _Workload:
         return {"block_tokens": MOONCAKE_PUBLISHED}
 
     def _find(self, path: Path, config: Path) -> Path:
-        """Return the trace, relative to the working folder as in RouteSim, or to a folder above the configuration."""
+        """Return the path of the trace. Look for it relative to the working folder, as RouteSim does, and then relative
+        to the folders above the configuration."""
         for folder in (Path(), *config.resolve().parents):
             if (folder / path).is_file():
                 return folder / path

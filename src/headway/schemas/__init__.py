@@ -1,7 +1,9 @@
-"""The files that people write: their JSON Schemas, for editors, and starters. This folder has a schema of each kind.
+"""JSON Schemas, for editors, of the files that people write; and starters, which are short files to begin with. This
+folder has one schema for each kind of file.
 
-The files are generated from the declarations of the keys: `python -m headway.schemas` updates them. So an editor finds
-them in the installed package, and printing one needs none of the packages that the gateway or a search needs.
+`python -m headway.schemas` generates the schemas from the declarations of the keys. They are stored as files, so that
+an editor finds them in the installed package. Printing one needs none of the packages that the gateway or a search
+needs.
 """
 
 import json

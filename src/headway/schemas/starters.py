@@ -154,12 +154,12 @@ def _trace(file: Any, path: Path) -> str:
 
 
 def _scalar(value: Any) -> str:
-    """Return a value as YAML has it on one line."""
+    """Return a value as YAML on one line."""
     return yaml.safe_dump(value, default_flow_style=True, width=10_000).splitlines()[0]
 
 
 def _check(kind: str, document: Any) -> None:
-    """Raise the error of the loader, if a value is wrong."""
+    """Load the document of a starter. If a value is wrong, this raises the error of the loader."""
     if kind == "scenario":
         from headway.scenario.scenario import validate
 
