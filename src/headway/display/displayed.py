@@ -74,7 +74,7 @@ def columns_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Flatten a nested mapping to dotted keys; lists are values."""
+    """Flatten a nested mapping to one mapping with dotted keys. A list stays one value."""
     values: dict[str, Any] = {}
     for key, inner in value.items():
         if isinstance(inner, Mapping) and inner:

@@ -1,7 +1,7 @@
 """Progress of work that takes long: a bar in a terminal or a notebook after two seconds, otherwise a line every ten
 seconds on stderr.
 
-The functions of the package show a bar by default, if anyone can see it; see `watch`.
+By default, Headway's Python functions show a bar if they run in a terminal or a notebook; see `watch`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class TerminalScreen:
 
 
 class LineScreen:
-    """A line on stderr now and then."""
+    """A line on stderr every ten seconds, if there is neither a terminal nor a notebook."""
 
     def interval_s(self) -> tuple[float, float]:
         return LINE_S, LINE_S

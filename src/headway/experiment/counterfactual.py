@@ -1,8 +1,8 @@
 """Counterfactuals: the same run again, with one routing decision forced to another target.
 
-Workload, noise and every earlier decision are equal, so the two runs are a pair. The policy makes later decisions
-again, because it observes where the request went. The value of a decision is how much better it is than the best
-alternative.
+The repeated run has the same workload, noise and earlier decisions as the original run, so the difference between the
+two comes from the forced decision. The policy makes all later decisions again, because it observes where the request
+went. The value of a decision is how much better it is than the best alternative.
 """
 
 from collections.abc import Sequence

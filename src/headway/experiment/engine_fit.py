@@ -92,7 +92,7 @@ def fit_profile(
     as_of: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> EngineFit:
-    """Fit the host time and the factor of a scenario's profile."""
+    """Fit the profile of a scenario: its host time, and a common factor for all its GPU times."""
     engine = EngineRun(recorded, loaded, progress)
     profile, gpu = _profile(loaded)
     least = log(max(_nearness(profile.constants, gpu), 1e-3))

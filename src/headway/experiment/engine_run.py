@@ -65,8 +65,8 @@ class EngineRun:
 
 
 def placement(recorded: str | Path, scenario: Scenario) -> Forced:
-    """Return the recorded instance of each request, so that routing does not affect the fit. If the recording has no
-    instances, return an empty mapping. The scenario's instances must have the same order."""
+    """Return the recorded instance of each request, so that routing does not affect the fit. The scenario must list its
+    instances in the order of the recording. If the recording has no instances, return an empty mapping."""
     if not Path(recorded).is_dir():
         return {}
     result = Result.load(recorded)

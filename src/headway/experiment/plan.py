@@ -101,7 +101,8 @@ class Plan(Displayed, Struct, frozen=True):
         return f"{text} (95 % interval {low.rpartition(' ')[0]} to {high}{doubt})"
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return a row for each cluster and load that the search tried. `curve` has the rows of the curve."""
+        """Return a row for each cluster and load that the search tried. The attribute `curve` has the figures of the
+        chosen cluster at each load of the curve."""
         rows = []
         for judged in self.tried:
             document = self.describe(judged)
@@ -184,9 +185,9 @@ def plan(
 
     `slo` has bounds such as "ttft_p99<=500ms, attainment>=0.99". Without it, 99 % of the planned requests must meet the
     scenario's own SLO. The SLO must hold with each of `seeds` seeds. `vary` names the pools to resize, by default all,
-    up to `max_replicas` each. `tolerance` is the relative precision of the highest load. The curve has `points` loads
-    around the highest load. The search assumes that more replicas never serve worse; with `every`, it runs every
-    cheaper cluster.
+    up to `max_replicas` each. `tolerance` is the relative precision of the highest load. The result also has a
+    curve: the figures of the cluster at `points` loads around the highest load. The search assumes that more replicas
+    never serve worse. With `every`, it does not assume this, but runs every cheaper cluster.
     """
     loaded = Scenario.load(scenario, overrides)
     _check(find, seeds, tolerance, points)

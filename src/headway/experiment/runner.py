@@ -49,7 +49,7 @@ def runner_of(workers: int | None = None, ray: str | None = None) -> Runner:
 
 
 class Processes:
-    """The processes of this machine. The next batch reuses the processes that have started."""
+    """Runs jobs in processes of this machine. A later batch reuses the processes of an earlier batch."""
 
     away = False
 
@@ -126,7 +126,8 @@ class _Sending:
                 self._rush(deque([place]))
 
     def _rush(self, waiting: deque[int]) -> None:
-        """Run the waiting jobs, as many at a time as the pool accepts, until all are done or a process dies."""
+        """Run the waiting jobs, as many at a time as the pool accepts. If a process dies, count a loss for each job in
+        flight, and continue with the jobs that still wait."""
         batch = self.batch
         while waiting or batch.under_way:
             try:

@@ -2,7 +2,7 @@
 
     ttft_p99, tpot_mean, itl_p95, e2e_max, queue_wait_p90     upper bound: any latency with any statistic of the summary
     attainment                                                lower bound: fraction of planned requests within the SLO
-    ttft_attainment, tpot_attainment, e2e_attainment          lower bound: fraction of completed requests within it
+    ttft_attainment, tpot_attainment, e2e_attainment          lower bound: fraction of completed requests within target
     completed                                                 lower bound: fraction of planned requests that completed
 
 Latencies count completed requests only, so a policy that rejects slow requests would pass. Therefore a plan adds

@@ -22,8 +22,8 @@ MOST_GROUPS: Final = 1000
 
 
 class _Share(Struct, frozen=True):
-    """A part of a tenant, which becomes one BLIS client: its name, its fraction of the tenant's sessions, and the
-    shared prefix of these sessions."""
+    """The sessions of a tenant that become one client of BLIS: the name of the client, the fraction of the tenant's
+    sessions, and their shared prefix."""
 
     name: str
     share: Fraction = Fraction(1)

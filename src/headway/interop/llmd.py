@@ -257,7 +257,7 @@ class _Reader:
         return self.plugins[name]
 
     def _name(self, part: plugins.Part) -> str:
-        """Return Headway's name of a part, and add a note if llm-d's part differs."""
+        """Return Headway's name of a scorer, filter or picker. If it behaves differently in llm-d, add a note."""
         if part.differs:
             self.notes.append(part.differs)
         return part.name

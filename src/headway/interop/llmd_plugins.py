@@ -1,5 +1,5 @@
-"""The parts of a weighted profile that llm-d also has, and the translation of their parameters. If a part behaves
-slightly differently in llm-d, a note says how."""
+"""The parts (scorers, filters and pickers) of a weighted profile that llm-d also has, and the translation of their
+parameters. If a part behaves slightly differently in llm-d, a note says how."""
 
 from typing import Any, Final
 

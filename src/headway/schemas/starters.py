@@ -1,6 +1,7 @@
 """Writes starters: short files with comments that run at once, as a beginning for a user's own file.
 
-The texts are in `presets/starters`. Each is rendered with the user's values, checked as its loader would, and written.
+The templates are in `presets/starters`. A template is filled with the user's values, checked in the same way as a file
+that a user loads, and then written.
 """
 
 from __future__ import annotations

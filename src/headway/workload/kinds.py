@@ -215,7 +215,7 @@ def models(spec: Any, ours: tuple[AnyKind, ...], where: str, turns: Any = None) 
 
 
 def explicit_mix(kinds: tuple[AnyKind, ...]) -> Json:
-    """Return the key `kind` of a section, or `kinds` if there are several, as a mapping."""
+    """Return a mapping with the key `kind` of a section or, if there are several kinds, with the key `kinds`."""
     return {"kind": explicit(kinds[0])} if len(kinds) == 1 else {"kinds": [explicit(kind) for kind in kinds]}
 
 

@@ -1,7 +1,7 @@
 """Convert the requests that a workload plans to the records of a trace.
 
-Answers take no time here. So the delay of a request that waits for an answer is only the think time. In a replay, the
-request arrives this delay after the end of the answer. Blocks have `BLOCK_TOKENS` tokens.
+The conversion assumes that answers take no time. So the delay of a request that waits for an answer is only the think
+time. A replay adds this delay to the time when the simulated answer ends. Blocks have `BLOCK_TOKENS` tokens.
 """
 
 from collections.abc import Iterator

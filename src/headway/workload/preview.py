@@ -1,7 +1,8 @@
 """Compute statistics of the first requests of a workload, without a simulation.
 
-Answers take no time here. So requests that wait for an answer (the next turn of a session, the next request of a closed
-loop) arrive earlier than in a simulation. Lengths, contents and think times are the same as in a simulation.
+A preview assumes that answers take no time. So requests that wait for an answer (the next turn of a session, the next
+request of a closed loop) arrive earlier than in a simulation. Lengths, contents and think times are the same as in a
+simulation.
 """
 
 from fractions import Fraction

@@ -73,7 +73,7 @@ class WorkloadSpec(SenderKeys):
         return present({name: getattr(self, name) for name in KEYS})
 
     def _fill(self) -> None:
-        """Set each key that the section does not set to its value in the preset."""
+        """Add the keys of the preset that the section does not override."""
         keys = self._keys()
         preset = load_preset(keys.pop("preset"), "workload.preset")
         keys = tenants.fill(keys, preset, INSTEAD_OF_PRESET)

@@ -74,7 +74,8 @@ def rest(runs: Runs, blocks: int) -> list[Run]:
 
 
 def shared_blocks(left: Runs, right: Runs) -> int:
-    """Return the number of leading blocks that are equal. The two sides may be split into runs at different blocks."""
+    """Return the number of equal blocks at the start of two prompts. The two lists of runs may be split at different
+    blocks."""
     shared = 0
     while left and right and left[0][0] == right[0][0]:
         step = min(left[0][1], right[0][1])

@@ -276,8 +276,8 @@ class _Ends:
         self.ends: dict[str, int] = {}  # session -> end of its last answer in picoseconds, least recent session first
 
     def think_time(self, session: str, at_ps: int, duration_ps: int | None) -> int | None:
-        """Return the time between the session's last answer and a request at `at_ps`, and note the end of its answer.
-        The time is 0 if the request came before the answer ended, and None if that end is unknown."""
+        """Return the time from the end of the session's last answer to a request at `at_ps`. If the request came before
+        that end, return 0; if the end is unknown, return None. Also remember when the answer to this request ends."""
         before = self.ends.pop(session, None)
         if duration_ps is not None:
             self.ends[session] = at_ps + duration_ps
@@ -287,7 +287,8 @@ class _Ends:
 
 
 class _Contents:
-    """Assigns block ids to prompts, so that a shared prefix and the history of a session have equal ids."""
+    """Assigns block ids to prompts. Prompts with the same prefix share the ids of this prefix, and a turn of a session
+    repeats the ids of the earlier turns."""
 
     def __init__(self, size: int) -> None:
         self.size = size
