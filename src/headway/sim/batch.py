@@ -26,7 +26,8 @@ class Batch:
         self.running[job] = job
 
     def start_decoding(self, job: Job) -> None:
-        """Add a request to the decoding set after its prefill, and expect its end, unless it has ended already."""
+        """Add a request to the decoding set after its prefill. If it has tokens left to generate, note the step of its
+        last token in `ending`."""
         size, steps, phases = self.block_tokens, self.steps, self.phases
         job.decoding_from = steps - job.generated
         end = job.ends_at_step = job.decoding_from + job.output_tokens
@@ -40,7 +41,8 @@ class Batch:
             heappush(self.ending, (end, job.order, job))
 
     def stop_decoding(self, job: Job) -> None:
-        """Remove a request from the decoding set, and update its tokens and blocks."""
+        """Remove a request from the decoding set, and update its numbers of generated tokens, computed tokens and
+        blocks."""
         size, steps, phases = self.block_tokens, self.steps, self.phases
         job.generated = steps - job.decoding_from
         computed = job.computed = job.request.prompt_tokens + job.generated - 1
@@ -53,12 +55,13 @@ class Batch:
         phases[phase + size] -= 1
 
     def forget_end(self, job: Job) -> None:
-        """Cancel the expected end of a request that stops earlier."""
+        """Remove a request from `ending`, because it stops before its last token."""
         self.ending = [entry for entry in self.ending if entry[2] is not job]
         heapify(self.ending)
 
     def decode_blocks(self, begun: int, steps: int) -> int:
-        """Return how many blocks the decodes need in the `steps` steps that follow the first `begun` steps."""
+        """Return how many new blocks the decodes need in `steps` consecutive steps. `begun` is the number of all
+        earlier steps of the instance."""
         size = self.block_tokens
         phase = begun % size
         return self.decodes * (steps // size) + sum(self.phases[phase : phase + steps % size])

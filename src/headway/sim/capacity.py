@@ -1,4 +1,4 @@
-"""Starts, drains and stops instances, on decisions of the autoscaler and because of faults."""
+"""Starts, drains and stops instances, because the autoscaler decides so or because a fault happens."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ class Capacity:
 
     def manage(self, now: int) -> None:
         """Process everything that is due at this instant: first faults, then decisions of the autoscaler, then planned
-        state changes of instances. Requests that ended at this instant were reported before."""
+        state changes of instances. The simulation calls this after it has reported the requests that ended at this
+        instant."""
         while (fault := self.lifecycle.strikes(now)) is not None:
             self.strike(now, fault)
         if self.autoscaler is not None:
@@ -127,8 +128,8 @@ class Capacity:
         return count
 
     def least_needed(self, pool: PoolSetup) -> Place:
-        """Return the instance to drain: one that does not serve or, if all serve, the one with the fewest requests. On
-        a tie, return the one with the highest index."""
+        """Return the replica to drain. Replicas that do not serve requests come first, then those with the fewest
+        requests. On a tie, return the replica with the highest index."""
         bound = self.losses.bound
         here = [place for place in self.lifecycle.of(pool) if place.state in REPLICAS]
         return min(here, key=lambda place: (place.state in SERVING, len(bound[place.index]), -place.index))
@@ -158,7 +159,7 @@ class Capacity:
             self.stop(now, place)
 
     def serve(self, now: int, place: Place) -> None:
-        """Let an instance receive requests; while it warms up, it is slower."""
+        """Let an instance receive requests. While the instance warms up, its steps take longer."""
         if now < place.warm_at:
             self.change(now, place, "warming")
             self.lifecycle.plan(place.warm_at, place, "ready")
@@ -214,8 +215,8 @@ class Capacity:
             self.cut_off(now, place, fault.duration_ps)
 
     def crash(self, now: int, place: Place, duration_ps: int | None) -> None:
-        """Stop an instance, which loses all its requests and its cache. It restarts after the duration. Without a
-        duration, the pool replaces the instance if the pool falls below its minimum."""
+        """Stop an instance, which loses all its requests and its cache. If a duration is given, the instance restarts
+        after it. Otherwise the pool replaces the instance if the pool has fallen below its minimum size."""
         was = place.state
         self.change(now, place, "stopped")  # must happen before the requests of the instance are retried
         self.losses.empty(now, place.index, False, f"{self.name(place)} crashed")

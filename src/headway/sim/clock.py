@@ -1,4 +1,5 @@
-"""Simulated time: the current instant, the ends of all runs, and the instances that begin a step now."""
+"""Simulated time: the current instant, the times at which the instances' runs of steps end, and the instances that
+begin a step now."""
 
 from heapq import heappush
 from typing import Final
@@ -21,8 +22,8 @@ class Clock:
         self.begins: list[int] = []  # indices of the instances that are at a step boundary now
 
     def note_change(self, index: int, before: int, begins: bool) -> None:
-        """Schedule an instance that can begin a step now (`begins`) or whose run was cut. `before` is the previous end
-        of the run."""
+        """Schedule an instance that can begin a step now (`begins`) or whose run of steps was cut. `before` is the end
+        of the run that was planned before the cut."""
         if begins:
             self.begins.append(index)
         elif (end := self.instances[index].run.end) != before:

@@ -35,8 +35,8 @@ class Deadlines:
         self.jobs: dict[int, tuple[int, Job]] = {}  # request id -> (instance index, job), for requests at an instance
 
     def next_ps(self) -> int:
-        """Return the first deadline of a request in flight. Drop the deadlines of ended requests, so that the run does
-        not continue because of them."""
+        """Return the first deadline of a request in flight. Drop the deadlines of ended requests, so that the
+        simulation does not continue because of them."""
         heap, outcome = self.heap, self.recorder.outcome
         while heap and outcome[heap[0][1]] != IN_FLIGHT:
             heappop(heap)
@@ -100,7 +100,8 @@ class Dispatcher:
         self.set_timer()
 
     def follow(self, now: int, ask: Callable[[int], Decision | None]) -> None:
-        """Carry out the router's decisions about waiting requests one by one, since each may fill an instance."""
+        """Ask for the router's decisions about waiting requests and carry out each one before asking for the next,
+        because each decision may fill an instance."""
         while True:
             if self.signals.vary:
                 self.signals.refresh(now)
@@ -181,7 +182,7 @@ class Dispatcher:
 
     def pass_on(self, now: int) -> None:
         """Continue the handover of each request whose prompt, or a chunk of the prompt, has just been computed. Process
-        the requests in order."""
+        the requests in order of their ids."""
         handed = self.cluster.handed
         if len(handed) > 1:
             handed.sort(key=by_row)
@@ -209,7 +210,8 @@ class Dispatcher:
             self.handovers.on_loaded(now, load)
 
     def ring(self, now: int) -> None:
-        """Decide again about held requests, and end requests whose deadline is now, each in order of request."""
+        """Decide again about requests that wait at the router. Then end the requests whose deadline is now, in order of
+        their ids."""
         if self.held:
             self.follow(now, self.control.wake)
         while self.deadlines.next_ps() == now:
@@ -220,7 +222,8 @@ class Dispatcher:
         self.set_timer()
 
     def give_up(self, now: int, row: int) -> None:
-        """End a request at its deadline. If its last token is generated at this instant, the request is in time."""
+        """End a request at its deadline. If the request generates its last token at this very instant, it has met its
+        deadline, so do nothing."""
         whereabouts = self.deadlines.jobs.get(row)
         if whereabouts is None:
             self.control.give_up(row)

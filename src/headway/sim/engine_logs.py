@@ -15,10 +15,11 @@ ENTRY = Struct("4q").pack  # packs an entry as bytes; several times faster than 
 
 
 class GapLog:
-    """The gaps between tokens: one entry per run, and one for each gap that a preemption caused.
+    """The gaps between tokens: one entry per run of steps, and one entry for each gap that a preemption caused.
 
-    Entries are (first, increment, steps, weight), as in `Recorder.gaps`. The weight is the number of decodes that count
-    in the statistics. If a request does not complete, the weights of its gaps are reduced by one again.
+    Entries are (first, increment, steps, weight), as in `Recorder.gaps`. The weight is the number of decoding requests
+    that count in the statistics. If one of these requests does not complete, `take_back` reduces the weights of its
+    gaps by one.
     """
 
     __slots__ = ("resumed", "runs")
@@ -35,7 +36,7 @@ class GapLog:
         job.gaps.append((resumed, place, place + GAP_FIELDS))
 
     def close(self, job: Job, last_token_ps: int) -> None:
-        """Note the range of the log that has the request's gaps, because it stops decoding before its last token."""
+        """Note which range of the log contains the gaps of a request that stops decoding before its last token."""
         job.last_token_ps = last_token_ps
         job.gaps.append((self.runs, job.log_from, len(self.runs)))
 
@@ -50,7 +51,8 @@ def take_back(job: Job) -> None:
 
 
 class BatchLog:
-    """The changes of an instance's batch over time. Steps without a change, as after a cut of a run, add no entry."""
+    """The changes of an instance's batch over time. A step whose batch is the same as before adds no entry. Such a step
+    follows, for example, when an event cuts a run of steps."""
 
     __slots__ = ("batch", "entered", "events", "run", "running", "view")
 

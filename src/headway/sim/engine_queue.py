@@ -56,7 +56,8 @@ class EngineQueue:
             self.limit_chunk(job)
 
     def is_refused(self) -> bool:
-        """Whether the first request in order was refused, and nothing has changed since then that may let it enter."""
+        """Whether the first request in order could not enter the batch, and nothing has changed since then that may let
+        it enter."""
         return self.refused is not None and (not self.waiting or self.policy.first() is self.refused)
 
     def limit_chunk(self, job: Job) -> None:

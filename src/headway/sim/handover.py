@@ -56,8 +56,9 @@ class Handover:
             self.target.awaits = None
 
     def send(self, now: int, links: Links) -> None:
-        """Send the computed tokens that have not been sent yet. While the prompt is being computed, send only whole
-        grains. When it is computed, send all tokens; then the decode instance waits for the last byte."""
+        """Send the computed tokens that have not been sent yet. While the prompt is being computed, send only a
+        multiple of `grain_tokens` tokens. After the whole prompt is computed, send all remaining tokens; the decode
+        instance waits for the last byte."""
         transfer = self.transfer
         grain = transfer.grain_tokens
         if self.computed:

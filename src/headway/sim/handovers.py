@@ -79,7 +79,8 @@ class Handovers:
                 self.clock.note_change(index, before, instance.nudge(now))
 
     def on_given_up(self, now: int, job: Job) -> None:
-        """Free the blocks of a request at its other instance, after the client gave up. `job` is its current job."""
+        """Free the blocks of a request in handover after its client gave up. `job` is the request's job at one of the
+        two instances; free the blocks at the other one."""
         if job.awaits is not None:
             self.let_go(now, job.awaits)
             self.on_received(now, job.awaits.incoming)

@@ -1,8 +1,8 @@
 """The KV cache of an instance: paged blocks, prefix sharing with reference counts, LRU eviction of unused content.
 
-Content is named by (key, block): the key of the run of tokens that contains the block's last token, and the block's
-position in its sequence. Adjacent blocks of one key in the same state form one *piece*, so that costs depend on the
-number of pieces, not of blocks:
+A request's tokens form a sequence of *runs*, and each run of tokens has a key. Content is named by (key, block): the
+key of the run that contains the block's last token, and the position of the block in the sequence. Adjacent blocks of
+one key in the same state form one *piece*, so that costs depend on the number of pieces, not of blocks:
 
     held    blocks allocated to requests: pieces with holders, and private blocks, which are only counted
     idle    cached blocks without a holder: pieces in the LRU, evicted oldest first, each from its tail
@@ -82,8 +82,8 @@ class KvCache:
         return count
 
     def goes_tail_first(self, runs: Runs, hits: int) -> bool:
-        """Whether the idle blocks among the first `hits` blocks would be evicted from the tail on. This holds unless
-        two requests computed the same content at the same time and the first copy was released early."""
+        """Whether the cache would evict the idle blocks among the first `hits` blocks in order from last to first. This
+        is true unless two requests computed the same content at the same time and the first copy was released early."""
         last: tuple[float, int] | None = None
         for key, end in runs:
             piece = self.pieces.get(key)

@@ -1,11 +1,11 @@
 """KV events: the instances report evictions to the router's prefix indexes, with a delay.
 
-The time of an eviction inside a run is the start of the step that caused it. Before a policy reads an index, all
-evictions that are at least `delay` old are applied to the index. Events of different instances are independent, so only
-the order of events of the same instance matters.
+If an eviction happens inside a run of steps, its time is the start of the step that caused it. Before a policy reads an
+index, all evictions that are at least `delay` old are applied to the index. Events of different instances are
+independent, so only the order of events of the same instance matters.
 
-An instance with stores below its GPU reports moves of content between them at its scheduling changes. A shared store
-reports its own changes.
+An instance with stores below its GPU reports how content moves between GPU and stores. It does so at its scheduling
+changes (see `tiers`). A store that several instances share reports its own changes.
 """
 
 from bisect import bisect_left

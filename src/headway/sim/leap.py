@@ -51,8 +51,8 @@ class Run:
         return begun if self.boundary(begun) == at else begun - 1
 
     def cut(self, now: int) -> bool:
-        """End the run at the first step boundary at or after this instant, unless the run is planned to end at that
-        boundary or earlier. Return whether the run is cut so that it ends now."""
+        """End the run at the first step boundary at or after this instant. If the run ends at that boundary anyway,
+        change nothing. Return whether the run was cut and ends now."""
         if self.length == 1:
             return False
         steps = steps_begun(self.first, self.increment, now - self.start)

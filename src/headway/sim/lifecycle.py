@@ -46,7 +46,7 @@ class Lifecycle:
         self.next_ps = NEVER
 
     def start(self, now: int) -> None:
-        """Begin the run with the initial instances of each pool ready."""
+        """Begin the simulation: the initial instances of each pool are ready."""
         for place in self.places:
             if place.index - place.pool.first < place.pool.initial:
                 self.change(now, place, "ready")
@@ -84,8 +84,8 @@ class Lifecycle:
         return None
 
     def struck_before(self, now: int) -> FaultSetup | None:
-        """Return the next fault that began before the run and still lasts when the run starts, with its remaining time.
-        Return None if there is no such fault."""
+        """Return the next fault that began before the simulation and still lasts when the simulation starts, with its
+        remaining time. Return None if there is no such fault."""
         while self.fault < len(self.faults) and self.faults[self.fault].at_ps < now:
             fault = self.faults[self.fault]
             self.fault += 1

@@ -51,8 +51,8 @@ class Link:
 
     def start(self, now: int, amount: int, load: Load | None = None, after: int = 0) -> int:
         """Start a transfer, and return the progress at which it leaves the link. If a `load` waits for the transfer,
-        the load also waits for earlier transfers, which leave by the progress `after`. A transfer takes at least one
-        picosecond."""
+        the load also waits for its earlier transfers, which have left the link when `progress` reaches `after`. A
+        transfer takes at least one picosecond."""
         leaving = self.leaving
         alone_ps = -(-amount * PS_PER_SECOND // self.bandwidth) or 1
         if self.clear_ps <= now and not self.awaited:  # the link is idle, as in most cases: a short form of `settle`
@@ -85,7 +85,7 @@ class Link:
         return loads
 
     def settle(self, now: int) -> None:
-        """Update progress, and remove the transfers that have left by now."""
+        """Update `progress`, and remove the transfers that have left the link by now."""
         leaving = self.leaving
         if leaving:
             awaited, at, progress = self.awaited, self.since, self.progress

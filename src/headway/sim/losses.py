@@ -37,15 +37,15 @@ class Losses:
         self.moving: dict[int, Job] = {}  # request id -> job, for requests that left an instance and wait for another
 
     def on_sent(self, now: int, job: Job, flight: Flight) -> None:
-        """Note the instance of a request. If a redirected request has generated tokens before, its decode instance also
-        computes its prefill, so report the handover at once."""
+        """Note the instance of a request. A redirected request that has already generated tokens uses no prefill
+        instance: its decode instance computes the prefill. Report its handover at once."""
         if flight.prefill is not None and job.generated:
             self.dispatcher.control.on_handed(now, job.row)
         self.bound[flight.view.index][job.row] = job
 
     def split(self, source: Job) -> None:
-        """Note the prefill instance of a request. If this instance also generates the only token, forget the decode
-        instance."""
+        """Note the prefill instance of a request. If the prefill instance generates the only token of the request, no
+        handover follows, so forget the decode instance."""
         row, recorder = source.row, self.dispatcher.recorder
         if source.handover is None:
             self.bound[recorder.instance[row]].pop(row)
@@ -65,7 +65,7 @@ class Losses:
         return True
 
     def idle(self, index: int) -> bool:
-        """Whether an instance has no requests, not even a withdrawn one in its current step."""
+        """Whether an instance has no requests. A request that was withdrawn counts until the current step ends."""
         return not self.bound[index] and not self.dispatcher.instances[index].batch.running
 
     def stop(self) -> None:
@@ -74,7 +74,8 @@ class Losses:
             self.drop(row)
 
     def empty(self, now: int, index: int, redirect: bool, why: str) -> None:
-        """Redirect or lose all requests of an instance, in order of request."""
+        """Remove all requests from an instance, in order of their ids. If `redirect` is set, redirect them; otherwise
+        they are lost."""
         dispatcher = self.dispatcher
         instance = dispatcher.instances[index]
         vacate(instance, now)
@@ -97,7 +98,8 @@ class Losses:
                 self.lose(now, where, job, why)
 
     def leave_other(self, now: int, index: int, job: Job, handover: Handover) -> None:
-        """Remove a request in handover from the one of its two instances that is not `index`."""
+        """Remove a request in handover from the other of its two instances. `index` is the instance that it leaves
+        already."""
         dispatcher = self.dispatcher
         if index == handover.prefill or handover.computed:
             dispatcher.handovers.on_given_up(now, job)

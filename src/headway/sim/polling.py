@@ -1,8 +1,9 @@
 """Polled signals: the reported values of an instance at past ticks.
 
-No event is scheduled per tick. Before an instance first changes after a tick, it records its state and the formula of
-its run. A later reader computes the tick's values from that record, or from the instance if it has not changed. A tick
-sees the state after the steps that end at its instant, and before any other event.
+Ticks are the multiples of the polling interval. The simulator schedules no event for a tick. Instead, an instance
+records its state and the formula of its run of steps before its first change after a tick. A later reader computes the
+tick's values from that record, or from the instance if the instance has not changed since the tick. The values of a
+tick include the steps that end at that instant, but no other event of the instant.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class KvUse:
                 self.own = job.blocks
 
     def at(self, tick: int) -> int:
-        """Return the number of blocks allocated at the tick, without steps that begin at the tick."""
+        """Return the number of blocks allocated at the tick. Blocks of steps that begin at the tick do not count."""
         if not self.length:
             return self.held
         begun, counted = steps_begun(self.first, self.increment, tick - self.start), self.taken_steps
@@ -78,7 +79,8 @@ class KvUse:
 
 
 class Moment:
-    """The recorded state of an instance, valid for the ticks up to `last`: until then, only its run advances."""
+    """The recorded state of an instance, valid for the ticks up to `last`. Until then, the instance only advances in
+    its run of steps."""
 
     def __init__(self, instance: Instance, last: int, kv: bool) -> None:
         self.last = last
@@ -126,9 +128,9 @@ class History:
 
 
 class Gauge(History):
-    """Samples of an instance's KV use over time. They are computed from the formula of the run before the instance
-    changes, without scheduled events. The gauge replaces the instance's history. If signals are polled, the gauge
-    also passes each call on to that history."""
+    """Samples of an instance's KV use over time. Before the instance changes, the gauge computes the due samples from
+    the formula of the run of steps, so that samples need no scheduled events. The gauge takes the place of the
+    instance's `history`. If signals are polled, the gauge also calls the history that it replaced."""
 
     __slots__ = ("polled", "polled_tick", "samples")
 

@@ -65,7 +65,7 @@ class HitRate:
 
 
 class MoveRate:
-    """The rate of block moves over a sliding window that may end in the past."""
+    """The rate at which blocks move between GPU and stores, over a sliding window that may end in the past."""
 
     __slots__ = ("inside", "later", "total")
 

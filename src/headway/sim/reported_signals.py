@@ -1,8 +1,8 @@
 """Maintains the reported fields of the instance views that the router reads.
 
-If signals are fresh, the instances write the sizes of queue and batch when they change. Values that vary inside a run
-(KV use, busy fraction, power) are computed before each decision. If signals are polled, instances and router have
-separate views, and the router's view shows the values of the last tick that has reached it.
+If signals are fresh, each instance writes the sizes of its queue and of its batch when they change. Values that vary
+inside a run (KV use, busy fraction, power) are computed before each decision. If signals are polled, instances and
+router have separate views, and the router's view shows the values of the last tick that has reached it.
 
 A value that varies inside a run is maintained only if a policy declares that it reads this value. Otherwise the value
 is hidden, so that reading it raises an error.
@@ -90,7 +90,7 @@ class Signals:
 
     def refresh_power(self, now: int) -> None:
         """Write the busy fraction over the last 5 s and the mean power over the last 30 s. If the first decision was
-        more recent, use the time since then."""
+        more recent than that, use the time since the first decision."""
         if self.origin < 0:
             self.origin = now
         origin = self.origin

@@ -2,10 +2,10 @@
 
 Each router has its own control plane: views, counts, policies, prefix indexes, queue, delayed requests and random
 streams. If the routers synchronise, each learns at every multiple T of the interval what the others had counted before
-T. Its views then show its own current counts plus the others' counts as of T, and its prefix indexes learn where the
-others have sent prompts. The exchange runs before the first event at or after T. It may run later than T, because
-nothing changes in between. If requests wait in a router's queue, the exchange is an event of its own, because it may
-let the router send them.
+T. The views of a router then show its own current counts plus the counts of the other routers at T, and its prefix
+indexes learn to which instances the others have sent prompts. The exchange runs just before the first event at or after
+T. It may run later than T, because no count changes between T and that event. If requests wait in a router's queue, the
+exchange is an event of its own, because it may let the router send them.
 """
 
 from collections.abc import Callable
@@ -88,8 +88,8 @@ class Routers:
         return answer
 
     def wake(self, now_ps: int) -> Decision | None:
-        """Decide again about one waiting request. Requests that admission delayed are first, in order of request over
-        all routers. The others follow in order of router."""
+        """Decide again about one waiting request. Requests that an admission policy delayed come first, in order of
+        their ids over all routers. The other requests follow, in order of router."""
         turns = [
             (turn, router)
             for router, plane in enumerate(self.planes)
@@ -197,8 +197,8 @@ class Routers:
         return totals
 
     def sync(self, now_ps: int) -> None:
-        """Exchange the counts if an exchange is due, before anything is counted at this instant. If several exchanges
-        are due, only the first one runs, because nothing has changed between them."""
+        """Exchange the counts between the routers if an exchange is due. Call this before any count changes at this
+        instant. If several exchanges are due, run only the first one, because no count has changed between them."""
         if now_ps < self.sync_at or self.sync_ps is None:
             return
         tick = self.sync_at
@@ -216,7 +216,8 @@ class Routers:
         self.changed.clear()
 
     def exchange_touches(self, tick: int) -> None:
-        """Tell each router's indexes which prompts the others have sent, after the KV events that are due at `tick`."""
+        """Tell each router's prefix indexes which prompts the other routers have sent to which instances. Before that,
+        apply the KV events that are due at `tick`."""
         if not self.touches:
             return
         if self.signals.kv_events is not None:

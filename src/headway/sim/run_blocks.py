@@ -1,4 +1,5 @@
-"""The KV blocks that the steps of a run allocate, computed from the run's formula only when needed.
+"""The KV blocks that a run of steps allocates. They are computed from the formula of the run, only when they are
+needed.
 
 The cache is updated when the run ends, and earlier if other code reads or changes the cache. If the router reads KV
 use, it is also computed before each decision.
@@ -42,7 +43,7 @@ class RunBlocks:
         return job.blocks if self.reserves else -(-(job.computed + want * steps) // self.size)
 
     def take_to(self, steps: int) -> None:
-        """Allocate the blocks of the run's first `steps` steps, as far as they are not allocated yet."""
+        """Allocate those blocks of the run's first `steps` steps that are not allocated yet."""
         before, batch = self.taken_steps, self.batch
         if steps > before:
             self.taken_steps = steps
@@ -62,8 +63,8 @@ class RunBlocks:
                     cache.take(count)
 
     def take_dated(self, first_step: int, steps: int, own: int) -> None:
-        """Allocate blocks step by step, so that each eviction gets its own time. `own` is the number of blocks of the
-        unfinished prefill before these steps."""
+        """Allocate blocks step by step, so that each eviction is logged with the time of the step that causes it. `own`
+        is the number of blocks of the unfinished prefill before these steps."""
         cache, run, size, ended = self.cache, self.run, self.size, self.batch.steps
         cache.now = run.boundary(first_step)
         length = run.first + run.increment * first_step
@@ -118,16 +119,16 @@ class RunBlocks:
                 start = stop
 
     def repeats(self, job: Job, want: int) -> bool:
-        """Whether an equal chunk may follow this one: the prefill does not end with this chunk, and no later block of
-        the prompt is cached already. If a later block were cached, the order of eviction and computation would
-        matter."""
+        """Whether a chunk of the same size may follow this one in the same run. This is so if the prefill does not end
+        with this chunk and no later block of the prompt is cached. If a later block were cached, the result would
+        depend on the order in which blocks are evicted and computed."""
         if job.computed + want >= job.known:
             return False
         return not (self.caching and self.cache.cached_beyond(job.runs, job.cached_to))
 
     def affordable(self, steps: int) -> int:
-        """Return the largest number of steps, up to `steps`, for which there are enough blocks. The scheduler handles
-        the step that follows."""
+        """Return the largest number of steps, up to `steps`, for which there are enough blocks. The run ends after
+        them, and the scheduler decides how to continue."""
         if self.affords(steps):
             return steps
         low, high = 1, steps  # there are enough blocks for `low` steps, but not for `high` steps
@@ -140,7 +141,8 @@ class RunBlocks:
         return low
 
     def affords(self, steps: int) -> bool:
-        """Whether there are enough blocks for a run of `steps` steps; the first step already has its blocks."""
+        """Whether there are enough blocks for a run of `steps` steps. The blocks of the first step are allocated
+        already."""
         batch = self.batch
         count = batch.decode_blocks(batch.steps + 1, steps - 1)
         if batch.partial is not None:

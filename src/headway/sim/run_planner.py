@@ -1,4 +1,4 @@
-"""Plans runs: the duration of the next step, and how often it repeats before anything can change."""
+"""Plans runs of steps: how long the next step takes, and how often it repeats before anything can change."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -116,7 +116,8 @@ class RunPlanner:
         return end
 
     def warm(self, now: int, pieces: Sequence[tuple[int, Fraction]]) -> None:
-        """Begin a warm-up. From each `offset` after now, steps take `factor` times as long."""
+        """Begin a warm-up. Each pair (offset, factor) of `pieces` says that, from `offset` after now on, steps take
+        `factor` times as long."""
         self.pace.warming = [(now + offset, factor) for offset, factor in pieces]
         self.paced_until = now
 

@@ -1,4 +1,4 @@
-"""Samples of a value over time on a fixed grid. The interval depends only on the length of the observed time."""
+"""Samples of a value at equal intervals of time. The interval depends only on how long the value is observed."""
 
 from collections.abc import Callable
 

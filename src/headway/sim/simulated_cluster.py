@@ -108,7 +108,7 @@ class SimulatedCluster:
             stop_instance(instance, horizon)
 
     def gather(self, now: int) -> None:
-        """Collect the statistics of instances and links at the end of the run."""
+        """Collect the statistics of instances and links at the end of the simulation."""
         gaps = self.recorder.gaps = array("q")
         for index, gauge in self.gauges.items():
             gauge.record(self.instances[index], now)

@@ -82,9 +82,9 @@ class Simulation:
         further: Sequence[Sequence[Any]] = (),
         autoscaler: Autoscaler | None = None,
     ) -> None:
-        """`further` has the stages of each router after the first: admission, priority, routing and flow. `journals`
-        has the journals of each router, which record its decisions. `forced` has decisions that replace those of the
-        policies."""
+        """The policies of the first router are separate arguments. `further` has the policies of each other router:
+        admission, priority, routing and flow. `journals` has, for each router, the journals that record its decisions.
+        `forced` has decisions to use instead of the policies' decisions."""
         self.setup = setup
         self.started_ps = self.ended_ps = 0
         self.eventful = False  # whether an event of this instant concerns the router's queue or the autoscaler
@@ -275,7 +275,7 @@ class Simulation:
             self.dispatcher.pump(now)
 
     def finish(self) -> None:
-        """End the run after the last event or, if requests are left, at the horizon. Then check the results."""
+        """End the simulation after the last event or, if requests are left, at the horizon. Then check the results."""
         cluster, traffic, recorder = self.cluster, self.traffic, self.recorder
         self.ended_ps = self.clock.now
         busy = any(instance.batch.running or instance.scheduler.count_queued() for instance in cluster.instances)

@@ -1,9 +1,10 @@
 """Forms the next step of an instance: gives blocks to running requests, preempts requests if there are not enough
 blocks, and admits waiting requests within the limits on sequences, tokens, blocks and adapters.
 
-Every running request computes at least one token in each step, because a request enters only while budget is left.
-Hence all decodes advance together. While a prefill is unfinished, no other request enters, even if the scheduler's
-limit on chunks leaves budget unused. Hence only the newest running request can have an unfinished prefill.
+Every running request computes at least one token in each step, because a request enters only while the step's token
+budget is not used up. Hence all decodes advance together. While a prefill is unfinished, no other request enters, even
+if the scheduler's limit on chunks leaves budget unused. Hence only the newest running request can have an unfinished
+prefill.
 """
 
 from headway.results.recorder import InstanceStats, Recorder
@@ -60,8 +61,8 @@ class StepScheduler:
         self.hits: HitRate | None = None  # set if a policy reads the hit rate
 
     def form_step(self, now: int) -> bool:
-        """Choose the requests of the next step. Return whether the following step may differ from it even
-        if no other event happens."""
+        """Choose the requests of the next step. Return whether the step after it may have other requests even if no
+        event happens in between."""
         batch, cache = self.batch, self.cache
         self.run.chunks = []
         once = shut = False
@@ -86,7 +87,7 @@ class StepScheduler:
         return len(self.waiting) + len(self.loader.loading) + len(self.ready)
 
     def stir(self) -> None:
-        """Note a change that may let a refused request enter."""
+        """Note a change after which a request that could not enter the batch may be able to."""
         self.stirred = True
         self.queue.refused = None
 
@@ -182,9 +183,9 @@ class StepScheduler:
     # --- waiting requests --------------------------------------------------------------------------------------
 
     def admit(self, now: int) -> bool:
-        """Admit waiting requests in order, within the limits on sequences, tokens, blocks and adapters. Not called if a
-        prefill continues after the step. Return whether the first request that is still waiting might enter at the next
-        step even if no other event happens."""
+        """Admit waiting requests in order, within the limits on sequences, tokens, blocks and adapters. Do not call
+        this if a prefill continues after the step. Return whether the first request that still waits may enter at the
+        next step even if no event happens in between."""
         batch, loader, queue = self.batch, self.loader, self.queue
         budget = self.max_batch_tokens - batch.decodes
         if self.run.chunks:
@@ -288,8 +289,9 @@ class StepScheduler:
             job.prefilled = cached
 
     def resume(self, job: Job) -> None:
-        """Resume decoding of a request in the next step. The gap before its next token is longer and logged separately,
-        so the request's part of the common log begins after that gap."""
+        """Resume decoding of a request in the next step. The gap before its next token is longer than the other
+        requests' gap and has its own log entry. Therefore the request's range of the common log begins one entry
+        later."""
         job.resumes = False
         job.log_from = len(self.gaps.runs) + GAP_FIELDS
         self.batch.enter(job)
@@ -328,9 +330,9 @@ class StepScheduler:
         return budget
 
     def yield_to(self, need: int) -> bool:
-        """If no request runs, and the first ready request lacks blocks that other ready requests own, queue the last
-        ready requests again until there are enough blocks. Otherwise the ready requests would wait for each other
-        forever. Return whether there are enough blocks."""
+        """Return whether `need` blocks are free for the first ready request. If no request runs, free blocks: put ready
+        requests back into the queue, last one first, until there are enough. Otherwise the ready requests would wait
+        for each other's blocks forever."""
         cache, ready = self.cache, self.loader.ready
         while not self.batch.running and len(ready) > 1 and need > cache.total - cache.held:
             job = ready[-1]

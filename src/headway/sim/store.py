@@ -1,9 +1,11 @@
-"""A store of KV content below the GPU. Its blocks have no holders. If it is full, it evicts the content that was put
-there least recently, tails before heads. If content has levels (see `ranked_cache`), it evicts the lowest level first.
+"""A store of KV content below the GPU, for example in CPU memory. No request holds its blocks. If the store is full, it
+evicts the content that was put into it least recently, and the tail of a sequence before its head. If content has
+levels (see `ranked_cache`), the store evicts the lowest level first.
 
-Content is named by (key, block), as in the cache. Blocks of one key that were put as one stretch have the same number.
-They form one span, or several if some of them were put again later or removed. Eviction reads the spans in the order in
-which they were put, and skips entries that are stale because their blocks were put again or removed.
+Content is named by (key, block), as in the cache. A *stretch* is a range of adjacent blocks of one key. Each put of a
+stretch gets a number. Its blocks form one *span*, or several spans if some of the blocks were put again later or
+removed. Eviction reads the spans in the order of their puts, and skips entries that are stale because their blocks were
+put again or removed.
 """
 
 from bisect import bisect_left, bisect_right
@@ -263,7 +265,8 @@ def _end(spans: list[Span], end: int) -> int:
 
 
 def _last(spans: list[Span], came: Span) -> int:
-    """Return the position of the last remaining span of a put. If no span of the put remains, return -1."""
+    """Return the position in `spans` of the last span that remains from the put of `came`. If no span remains, return
+    -1."""
     place = _end(spans, came[1]) - 1
     while place >= 0 and spans[place][2] != came[2]:
         place = place - 1 if spans[place][0] > came[0] else -1

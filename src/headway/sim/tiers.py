@@ -69,7 +69,8 @@ class Tiers:
         return places[-1][2] if places else start
 
     def places(self, runs: Runs, start: int, limit: int) -> list[Place]:
-        """Return the fastest store of each block from `start` on, up to the first missing block or to `limit`."""
+        """Return from which store to load each block: the fastest store that has it. The result covers the blocks from
+        `start` to `limit`, or to the first block that no store has."""
         lying: list[Place] = []
         last: Tier | None = None
         at = since = start
@@ -242,7 +243,7 @@ class Tiers:
             cache.spilt.clear()
 
     def come_down(self, now: int, content: list[Stretch]) -> None:
-        """Put content of the GPU into the stores, and count the blocks for the offload rate."""
+        """Put content that comes from the GPU into the stores, and count its blocks for the offload rate."""
         stored = self.tiers[0].stored
         self.put(self.tiers, now, content)
         if self.down is not None and (fresh := self.tiers[0].stored - stored):
@@ -320,8 +321,8 @@ class Tiers:
 
 
 def stretches(runs: Runs, start: int, end: int, level: float = 0.0) -> list[Stretch]:
-    """Return the blocks from `start` to `end` by key, last key first, so that the head is stored last and becomes the
-    most recent content."""
+    """Return the blocks from `start` to `end` as one stretch per key, last key first. A store that puts them in this
+    order puts the head of the sequence last, so that the head is the most recent content."""
     content: list[Stretch] = []
     first = 0
     for key, last in runs:
