@@ -183,7 +183,8 @@ def _check_order(recorder: Recorder, instances: int, facts: RunFacts) -> None:
 
 
 def _causal_so_far(times: tuple[int, ...]) -> bool:
-    """Return whether the times of an incomplete request are in order, and it has no first token without a start."""
+    """Return whether the times of an incomplete request are possible: they are in order, and a request with a first
+    token has also started."""
     started, first = times[5:7]
     known = [at for at in times if at != -1]
     return known == sorted(known) and (first == -1 or started != -1)

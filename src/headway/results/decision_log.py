@@ -73,8 +73,8 @@ class DecisionLog:
         believed: list[int],
         prompt_tokens: int,
     ) -> None:
-        """Record a decision. `candidates` is the number of the candidate set in `sets`. `signals` has a list of values
-        per signal, in the order of `watch`. Call `score` next."""
+        """Record a decision. `candidates` is the index of the decision's set of candidates in `sets`. `signals` has one
+        list per signal, in the order of `watch`, with a value per candidate. Call `score` next."""
         self.request.append(request)
         self.at_ps.append(at_ps)
         self.router.append(router)
@@ -174,15 +174,15 @@ class DecisionLog:
 
 
 def _estimate(idle: str, view: InstanceView, tokens: int, decodes: int, pending: int, inflight_tokens: int) -> int:
-    """Return the TTFT that the latency model estimates, in picoseconds. If the instance has the `idle` role, which
-    cannot compute the prompt, return -1."""
+    """Return the TTFT that the latency model estimates, in picoseconds. `idle` is the role whose instances do not
+    compute this prompt. If the instance has that role, return -1."""
     if view.role == idle:
         return -1
     return round(view.estimate(tokens, decodes, pending, inflight_tokens) * PS_PER_SECOND)
 
 
 class Words(Generic[Word]):
-    """Repeated values, each stored once and identified by a number."""
+    """Values that occur often. Each value is stored once, and other columns refer to it by a number."""
 
     def __init__(self) -> None:
         self.words: list[Word] = []
@@ -196,8 +196,8 @@ class Words(Generic[Word]):
 
 
 class RouterJournal:
-    """Records the decisions of one router. If the router's policies keep no prefix index, the journal keeps an index
-    that they cannot see, to record what the router could have known."""
+    """Records the decisions of one router. If the router's policies keep no prefix index, the journal keeps its own
+    index, which the policies cannot see. It shows which cached prefixes the router could have known of."""
 
     def __init__(self, log: DecisionLog, router: int) -> None:
         self.log = log
@@ -257,8 +257,8 @@ class RouterJournal:
                 self.index.touch(prefill, request.path)
 
     def _place(self, name: str) -> int:
-        """Return the index of an instance. In a live run, the engine at an index can change. If the known index is
-        outdated, look up all names again."""
+        """Return the index of the instance with this name. In live traffic, another engine may take over an index. If
+        the remembered index is outdated, look up the indexes of all names again."""
         place = self.places.get(name)
         if place is None or self.views[place].id != name:
             self.places = {view.id: view.index for view in self.views if view.id}

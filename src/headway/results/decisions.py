@@ -1,4 +1,5 @@
-"""The decisions of a run: admission verdicts, and routing decisions with what the router knew about the candidates."""
+"""The decisions of a run: the verdicts of admission, and the routing decisions. Each routing decision includes what the
+router knew about the candidates."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence

@@ -116,7 +116,7 @@ FIGURES: Final[dict[str, Figure]] = {
 
 
 def declared(path: str) -> Figure | None:
-    """Return the declaration of a figure; None if there is none, as for the metrics that policies define."""
+    """Return the declaration of a figure. Metrics that policies define have no declaration; for these, return None."""
     parts = path.split(".")
     if parts[0] == "tiers" and len(parts) > 2:
         parts[1] = "*"

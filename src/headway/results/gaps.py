@@ -1,9 +1,10 @@
 """Exact order statistics of the gaps between tokens, by counting the gaps instead of listing each one.
 
-The recorder stores gaps as arithmetic progressions, four integers each: first, increment, steps, weight. A few million
-progressions represent hundreds of millions of gaps. One pass counts them in buckets of 2^shift picoseconds. Buckets
-that contain a requested rank are split into finer buckets until the gap is known. The result depends only on the
-multiset of gaps, never on its division into progressions.
+The recorder stores gaps as arithmetic progressions: `steps` gaps, the first of which is `first`, and each next one
+longer by `increment`. Each of these gaps occurs `weight` times. A few million progressions represent hundreds of
+millions of gaps. One pass counts the gaps in buckets of 2^shift picoseconds. Buckets that contain a requested rank are
+split into finer buckets until the exact gap is known. The result depends only on the gaps and how often each occurs,
+not on how the gaps are divided into progressions.
 """
 
 from bisect import bisect_left, bisect_right
@@ -26,8 +27,8 @@ class GapCounts:
     __slots__ = ("_buckets", "_crossing", "_ends", "_runs", "_shift", "count", "total_ps")
 
     def __init__(self, runs: Sequence[int], widest: int = 62) -> None:
-        """Count the gaps in `runs`, a flat sequence with four integers per progression. `widest` is the maximum bucket
-        width, in bits."""
+        """Count the gaps in `runs`, a flat sequence with four integers per progression: first, increment, steps,
+        weight. `widest` is the maximum bucket width, in bits."""
         self._runs = runs
         self._crossing: list[Progression] = []
         shift, low, buckets = _layout(runs, widest)
@@ -51,7 +52,8 @@ class GapCounts:
         self.total_ps = double // 2
 
     def _settle(self, counted: dict[int, int]) -> None:
-        """Count the gaps of progressions that cross an edge between buckets. Raise if any count is negative."""
+        """Add to `counted` the gaps of those progressions that belong to more than one bucket. Raise if any count is
+        negative."""
         shift = self._shift
         crossing = self._crossing
         for index, (first, increment, steps, weight) in enumerate(crossing):
@@ -96,8 +98,8 @@ class GapCounts:
         return gaps
 
     def _open(self, buckets: list[int]) -> dict[int, list[int]]:
-        """Return, for each of these buckets, the progressions inside it as a flat list. Progressions that cross an edge
-        of the bucket are cut there."""
+        """Return, for each of these buckets, the progressions inside it as a flat list. If a progression belongs to
+        several buckets, return only its gaps inside the bucket."""
         shift = self._shift
         opened: dict[int, list[int]] = {bucket: [] for bucket in buckets}
         for run in [run for run in _progressions(self._runs) if run[0] >> shift in opened]:
@@ -123,8 +125,8 @@ def _progressions(runs: Sequence[int]) -> Iterator[Progression]:
 
 def _layout(runs: Sequence[int], widest: int) -> tuple[int, int, int]:
     """Return the bucket width in bits, the lowest bucket, and the number of buckets. The buckets cover the first gap of
-    every progression. They are narrow enough that the middle 90 % of the gaps spread over many buckets, and
-    wide enough that the gaps of most progressions fall into one bucket."""
+    every progression. They are narrow enough that the middle 90 % of the gaps fall into many different buckets. They
+    are wide enough that all gaps of one progression usually fall into a single bucket."""
     firsts = runs[0::4]
     if not firsts:
         return 0, 0, 0

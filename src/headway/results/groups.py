@@ -105,7 +105,8 @@ def _each(recorder: Recorder, column: str, sample: Sample, window_ps: int | None
 
 
 def fairness(recorder: Recorder, sample: Sample, warmup: int) -> Json:
-    """Return Jain's index of the tenants' tokens, and of the fractions of their requests that met every target."""
+    """Return two fairness indexes by Jain's formula: of the tenants' tokens, and of the fraction of each tenant's
+    requests that met every target."""
     codes = recorder.tenant[warmup:]
     planned = Counter(codes)
     tokens, good = Counter(dict.fromkeys(planned, 0)), Counter(dict.fromkeys(planned, 0))
@@ -119,7 +120,8 @@ def fairness(recorder: Recorder, sample: Sample, warmup: int) -> Json:
 
 
 def jain(shares: Sequence[int]) -> float | None:
-    """Return (Σx)² / (n·Σx²): 1 if all shares are equal, 1/n if one has everything, None if all are 0."""
+    """Return Jain's index of fairness, (Σx)² / (n·Σx²). It is 1 if all shares are equal and 1/n if all shares but one
+    are 0. If all shares are 0, return None."""
     total = sum(shares)
     return ratio(total * total, len(shares) * sum(share * share for share in shares))
 

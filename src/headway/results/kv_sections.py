@@ -43,7 +43,8 @@ def transfers(recorder: Recorder, instances: Sequence[InstanceStats], warmup: in
 
 
 def check_transfers(recorder: Recorder, instances: Sequence[InstanceStats], length_ps: int) -> None:
-    """Raise unless a prefill and then a decode instance computed each request, and no token was counted twice."""
+    """Raise unless each handed-over request ran first on a prefill and then on a decode instance, and no token was
+    counted twice."""
     roles = [stats.role for stats in instances]
     times = ("started_ps", "handed_ps", "transfer_ps", "transferred_ps", "finished_ps")
     rows = recorder.select("prefill_instance", "instance", *times)

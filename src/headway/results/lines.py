@@ -73,7 +73,7 @@ def read_requests(file: Path) -> Table:
 
 
 def _stretches(file: Path) -> Iterator[bytes]:
-    """Yield the whole lines of a file, some megabytes at a time."""
+    """Yield a file in pieces of some megabytes. Each piece consists of complete lines."""
     with file.open("rb") as source:
         while lines := source.readlines(STRETCH):
             yield b"".join(lines)

@@ -17,7 +17,7 @@ from headway.types import Json
 
 
 class Pathology:
-    """Problems of the requests after the warm-up."""
+    """Priority inversions and head-of-line blocking among the requests after the warm-up."""
 
     def __init__(self, requests: RequestColumns, warmup: int, ended_ps: int) -> None:
         self.requests = requests

@@ -293,7 +293,8 @@ def seen_stats(
 
 
 def covered_time(stays: list[tuple[int, int]]) -> int:
-    """Return the total time that the stays cover. They are (begin, end) pairs, which must be sorted by begin."""
+    """Return the total time during which at least one stay lasts. Stays are (begin, end) pairs and must be sorted by
+    begin."""
     total, until = 0, -1
     for begin, end in stays:
         if end > until:

@@ -87,21 +87,22 @@ class Counterfactual(Struct, frozen=True):
 
     @property
     def changed(self) -> int:
-        """The instance that differs from the actual choice: the decode or the prefill instance."""
+        """The alternative's instance that differs from the actual choice: its decode instance or, if that is the same,
+        its prefill instance."""
         return self.alternative if self.alternative != self.chosen else self.alternative_prefill
 
     @property
     def regret_ps(self) -> int | None:
-        """How much earlier the alternative gives the first token (negative if later). None if a run has no first
-        token."""
+        """How much earlier the alternative gives the first token; negative if it gives it later. None if the request
+        has no first token, in the actual run or with the alternative."""
         if self.ttft_ps < 0 or self.alternative_ttft_ps < 0:
             return None
         return self.ttft_ps - self.alternative_ttft_ps
 
 
 def best_alternatives(tried: Sequence[Counterfactual]) -> dict[int, int]:
-    """Return, for each request, the index of the alternative with the earliest first token. Alternatives count only if
-    both runs have a first token."""
+    """Return, for each request, the index of the alternative with the earliest first token. An alternative counts only
+    if the request got a first token both in the actual run and with the alternative."""
     best: dict[int, int] = {}
     for place, other in enumerate(tried):
         if other.regret_ps is not None:

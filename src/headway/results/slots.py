@@ -19,8 +19,8 @@ WAITING, RUNNING = 0, 1
 
 
 class Stay(NamedTuple):
-    """A request in a slot of an instance. The instance had computed the prompt by `first_ps`; -1 if it never did. If
-    `generate` is set, the request arrived with its KV cache, and the instance only generates tokens."""
+    """A request in a slot of an instance. `first_ps` is the time when the instance had computed the prompt, or -1 if it
+    never did. If `generate` is set, the request arrived with its KV cache, and the instance only generates tokens."""
 
     row: int
     slot: int
@@ -85,7 +85,8 @@ class Places:
             yield Stay(row, slot, begun, first, ended, generate)
 
     def _prefill_end(self, row: int) -> tuple[int, int]:
-        """Return when a request's prompt was computed (-1: never), and when the request left that instance."""
+        """Return when a request's prompt was computed, and when the request left the instance that computed it. The
+        first time is -1 if the prompt was never computed."""
         if self.column["prefill_instance"][row] >= 0:
             handed: int = self.column["handed_ps"][row]
             return (handed, handed) if handed >= 0 else (-1, self.end_ps(row))

@@ -107,8 +107,9 @@ def pretty(document: Json) -> str:
 
 
 def write(folder: str | Path, run: RunFiles) -> None:
-    """Write a run folder. The manifest is written first, because it allows a repetition to overwrite the folder after
-    an interrupted write. At the end it is written again, with the key."""
+    """Write a run folder. The manifest is written first, without the run key: it marks the folder as a run folder, so
+    that a repeated write may overwrite the folder after an interruption. At the end the manifest is written again, with
+    the key."""
     place = Path(folder)
     with writing(place):
         check(place)
@@ -161,8 +162,9 @@ def manifest(folder: str | Path) -> Manifest | None:
 
 
 def check(folder: str | Path, kind: str = "run", read: Callable[[Path], object | None] = manifest) -> None:
-    """Raise unless a folder of this kind can be written there. `read` returns None if the folder is not of this kind.
-    Other files are never overwritten. Call this function before the simulation."""
+    """Raise unless a folder of this kind can be written at this path. The path must be new, empty, or a folder of the
+    same kind, because Headway never overwrites other files. `read` returns None if a folder is not of this kind. Call
+    this function before the simulation."""
     place = Path(folder)
     with writing(place):
         if place.exists() and not place.is_dir():

@@ -97,7 +97,8 @@ def run_entry(
     seeds: int = 1,
     aside: str | None = None,
 ) -> Json:
-    """Return the entry of a run in `study.json`. If the run ranks behind the others, `aside` is template or control."""
+    """Return the entry of a run in `study.json`. If the run is ranked behind all other runs, `aside` gives the reason:
+    "template" or "control"."""
     return {"folder": folder, "label": label, "oracle": oracle, "aside": aside, "vary": vary or {}, "seeds": seeds}
 
 
@@ -135,7 +136,8 @@ def adopt(folder: Path, files: dict[str, bytes]) -> None:
 
 @contextmanager
 def _new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder that replaces `folder` at the end, even if another process replaces it meanwhile."""
+    """Yield a temporary folder, and let it replace `folder` at the end. This works even if another process replaces
+    `folder` in the meantime."""
     part = folder.with_name(f".{folder.name}.{os.getpid()}{PART}")
     with store.writing(folder):
         shutil.rmtree(part, ignore_errors=True)

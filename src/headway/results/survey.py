@@ -1,4 +1,5 @@
-"""Totals over a run's routing decisions, in one pass: how often they ignored cached prefixes, and at what cost.
+"""Totals over a run's routing decisions, computed in one pass. They say how often decisions ignored cached prefixes,
+and what this cost.
 
 A decision is judged by the instance that computes the prompt. Outcomes count only for requests that were dispatched
 once, so that each outcome follows from a single decision.
@@ -55,7 +56,8 @@ class Survey(Struct):
 
 
 def survey(result: Result, missed: Sequence[int] | None = None, step: int = 1) -> Survey:
-    """Read every decision, or every `step`-th one. `missed` says for each request whether it missed its targets."""
+    """Return the totals over every decision, or over every `step`-th one. `missed` says for each request whether it
+    missed its targets."""
     rows, worst = len(result.requests), list[tuple[int, int]]()
     decisions = result.decisions or Decisions([])
     totals = Survey(queued=array("i", [-1]) * rows, believed=array("q", [-1]) * rows)
@@ -113,7 +115,8 @@ def _beliefs(
 
 
 def _arguments(totals: Survey, decision: Decision) -> None:
-    """Add, for each scorer, the score of the chosen candidate minus the mean score of all candidates."""
+    """Append, for each scorer, the score of the chosen candidate minus the mean score of all candidates. If the lowest
+    score wins, reverse the sign."""
     target, sign = decision.place(decision.target), -1 if decision.lowest_wins else 1
     for scorer, scores in decision.scores.items():
         scored = [score for score in scores if score is not None]
@@ -131,8 +134,8 @@ def best_estimate(decision: Decision) -> int:
 
 
 def best_holder(decision: Decision) -> int:
-    """Return the position of the candidate that can compute the prompt and is believed to cache most of it. Of equal
-    candidates, return the chosen one or, if it is not among them, the first."""
+    """Return the position of the candidate that can compute the prompt and is believed to cache most of it. If several
+    candidates are equal, return the chosen one or, if the chosen one is not among them, the first."""
     chosen = decision.place(decision.judged)
     best = chosen
     for place, tokens in enumerate(decision.believed_tokens):

@@ -1,4 +1,5 @@
-"""Divides a run into intervals of equal length, and sums the time that spans cover in each, in whole picoseconds."""
+"""Divides a run into intervals of equal length, and sums for each interval the time for which spans overlap it, in
+whole picoseconds."""
 
 from array import array
 from itertools import accumulate
@@ -22,8 +23,8 @@ class Grid(Struct, frozen=True):
 
 
 class SpanSums:
-    """The total time that spans cover in each interval. Adding a span takes constant time, because the intervals that
-    it covers completely are stored as differences."""
+    """For each interval, the sum of the times for which spans overlap it. Adding a span takes constant time: the
+    intervals that a span covers completely are stored only as a change at the first and after the last of them."""
 
     __slots__ = ("_change", "_grid", "_length", "_part")
 

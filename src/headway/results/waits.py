@@ -56,7 +56,8 @@ class Waits:
 
     def inversions(self) -> dict[int, int]:
         """Return the requests that waited while their instance started less important requests. Each request maps to
-        the least important request that overtook it; of equally important ones, to the first."""
+        the least important request that overtook it. If several are equally unimportant, it maps to the first of
+        them."""
         ranks = importance(self.requests)
         if ranks is None:
             return {}
@@ -65,8 +66,9 @@ class Waits:
     def blocked_ps(self) -> dict[int, int]:
         """Return how long each blocked request waited while its instance computed a much longer prompt.
 
-        A prompt is much longer if its computed tokens reach the smallest power of two that is at least `LONG_TOKENS`
-        and at least `LONG_FACTOR` times the computed tokens of the waiting prompt.
+        Both prompts are compared by the tokens that an instance computes, without cached tokens. Take the smallest
+        power of two that is at least `LONG_TOKENS` and at least `LONG_FACTOR` times the tokens of the waiting prompt. A
+        prompt with at least that many tokens is much longer.
         """
         computed = [tokens - cached for tokens, cached in self.requests.select("prompt_tokens", "cached_tokens")]
         queues = self.queues if max(computed, default=0) >= LONG_TOKENS else []
@@ -91,8 +93,8 @@ def importance(requests: RequestColumns) -> list[int] | None:
 def _find_passed(order: Iterable[int], waits: Waits, ranks: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield each overtaken request with the request that overtook it.
 
-    The stack contains each started request after which no less important request has started. Therefore the least
-    important request that started after a time is the first request on the stack that started after that time.
+    A started request stays on the stack until a less important request starts. So of all requests that started after a
+    given time, the least important one is the first request on the stack that started after that time.
     """
     enqueued, started, left = waits.requests.enqueued_ps, waits.requests.started_ps, waits.left_ps
     stack: list[tuple[int, int, int]] = []  # start time, rank and row of started requests
@@ -134,14 +136,14 @@ class _Spans:
         self.before.append(before)
 
     def until(self, at: int) -> int:
-        """Return the covered time up to the time `at`."""
+        """Return how much of the time before `at` the spans cover."""
         place = bisect_right(self.begins, at) - 1
         return 0 if place < 0 else self.before[place] + min(at, self.ends[place]) - self.begins[place]
 
 
 def _find_blocked(order: Iterable[int], waits: Waits, computed: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the blocked requests with their blocked time. Each level k contains the spans in which the instance
-    computed prompts of at least `LONG_TOKENS` · 2^k tokens."""
+    """Yield the blocked requests with their blocked time. Level k of `spans_by_level` has the times at which the
+    instance computed prompts of at least `LONG_TOKENS` · 2^k tokens."""
     requests, left = waits.requests, waits.left_ps
     enqueued, started = requests.enqueued_ps, requests.started_ps
     least = LONG_TOKENS.bit_length() - 1

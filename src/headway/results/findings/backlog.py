@@ -1,11 +1,12 @@
 """Saturation: says whether the cluster kept up with the arrivals. A run is stable, backlogged or overloaded.
 
 The backlog b(t) counts requests that wait for their first token or, in a disaggregated cluster, for their KV cache. It
-is sampled at `SAMPLES` equally spaced times from the first arrival to the last. q₂ and q₄ are its means over the
-second and the fourth quarter. With A requests in total, a run is *stable* if b stays below max(`LEAST`, `WALK`·√A),
-because a random walk reaches that size. Otherwise it is *overloaded* if q₄ is at least half of the peak of b and at
-least `GROWTH` times q₂, and *backlogged* if the backlog recovered or does not grow. Severity: if overloaded, one half
-plus the fraction of requests that wait at the last arrival; if backlogged, the peak divided by A, at most one half.
+is sampled at `SAMPLES` equally spaced times from the first arrival to the last. q₂ and q₄ are its means over the second
+and the fourth quarter. Let A be the number of requests. A run is *stable* if b stays below max(`LEAST`, `WALK`·√A),
+because chance alone (a random walk) can make the backlog that large. Otherwise the run is *overloaded* if q₄ is at
+least half of the peak of b and at least `GROWTH` times q₂. In all other cases it is *backlogged*: the backlog recovered
+or does not grow. Severity of an overloaded run: one half plus the fraction of requests that wait at the last arrival.
+Severity of a backlogged run: the peak divided by A, at most one half.
 """
 
 from bisect import bisect_right
@@ -40,7 +41,7 @@ class Backlog(NamedTuple):
 
 
 def saturation(result: Run) -> str:
-    """Return whether the cluster is stable, backlogged or overloaded, as a word."""
+    """Return "stable", "backlogged" or "overloaded"."""
     return backlog(Columns(result.requests)).word
 
 
@@ -105,8 +106,8 @@ def find(run: Observed) -> list[Finding]:
 
 
 def _wait_ends(requests: Columns) -> Iterator[int]:
-    """Yield the time at which each request's wait ended: it got its first token or KV cache, or it ended. The time is
-    -1 if the request still waits."""
+    """Yield, for each request, the time at which its wait ended: the time when it got its first token or its KV cache,
+    or when it ended without them. The time is -1 if the request still waits."""
     for first, handed, arrived, end in requests.select("first_token_ps", "handed_ps", "transferred_ps", "finished_ps"):
         if handed >= 0:
             yield max(first, arrived) if arrived >= 0 else end

@@ -1,9 +1,10 @@
 """Head-of-line blocking: a short prompt waits while its instance computes a much longer one.
 
-`Waits.blocked_ps` defines the blocked time of a request, here and in the summary's `pathology.head_of_line_blocking`. A
-request is blocked if that time is at least `LEAST_PS` and at least half of its wait. There is
-one finding per run if at least `LEAST_SHARE` of the requests that waited at an instance are blocked. Severity: the
-blocked time, divided by the time from arrival to first token of all requests that got a first token.
+The blocked time of a request is the time that `Waits.blocked_ps` returns. The figure `pathology.head_of_line_blocking`
+of the summary uses the same definition. A request is blocked if its blocked time is at least `LEAST_PS` and at least
+half of its wait. A run has one finding if at least `LEAST_SHARE` of the requests that waited at an instance are
+blocked. Severity: the blocked time, divided by the time from arrival to first token of all requests that got a first
+token.
 """
 
 from collections import Counter

@@ -3,9 +3,9 @@
 A herd is a series of decisions among one set of peers (instances of the same model and role) with the same target, at
 most `SPACING_PS` apart. A decision is late if the target has at least `EXCESS` more requests than the least loaded open
 peer. A herd needs at least `LEAST` late decisions, and at least n, the smallest number with Nⁿ⁻¹ ≥ `ONCE_IN`·D for N
-peers and D decisions. Therefore random choice makes a herd at most once in `ONCE_IN` such runs. In a disaggregated
-cluster, the choice of the prefill instance counts. There is one finding per set of peers. Severity: the late decisions
-of its herds divided by all decisions.
+peers and D decisions. With this n, a policy that chooses at random makes a herd in at most one of `ONCE_IN` such runs.
+In a disaggregated cluster, the choice of the prefill instance counts. There is one finding per set of peers. Severity:
+the late decisions of its herds divided by all decisions.
 """
 
 from array import array
@@ -45,7 +45,8 @@ class Herd(NamedTuple):
 
 
 class Decisions:
-    """The requests sent to a set of peers: `rows` in order of time, and for each row its target and end of stay."""
+    """The requests sent to a set of peers. `rows` are in order of time. For each row, `target` is the instance that the
+    request was sent to, and `end_ps` is the time when it left that instance."""
 
     def __init__(self, run: Observed, peers: Sequence[int]) -> None:
         self.target, self.end_ps = array("q", [-1]) * len(run.requests), array("q", [-1]) * len(run.requests)
@@ -57,7 +58,8 @@ class Decisions:
         self.rows = sorted((row for row, target in enumerate(self.target) if target >= 0), key=self.at_ps.__getitem__)
 
     def streaks(self) -> Iterator[list[int]]:
-        """Yield the rows of consecutive decisions with one target, each at most `SPACING_PS` after the previous one."""
+        """Yield series of rows: consecutive decisions with the same target, each at most `SPACING_PS` after the
+        previous one."""
         rows, at, begin = self.rows, self.at_ps, 0
         for place, row in enumerate(rows):
             last = rows[place - 1]
@@ -80,7 +82,7 @@ def find(run: Observed) -> list[Finding]:
 
 
 def by_chance(peers: int, decisions: int) -> int:
-    """Return the minimum length at which a series of equal choices is unlikely to be random."""
+    """Return the length from which on a series of equal choices is unlikely to be random."""
     choices, ways = 1, 1
     while ways < ONCE_IN * decisions:
         choices, ways = choices + 1, ways * peers
@@ -88,7 +90,8 @@ def by_chance(peers: int, decisions: int) -> int:
 
 
 def _herds(run: Observed, peers: Sequence[int], decisions: Decisions, limit: int) -> Iterator[Herd]:
-    """Yield herds in order of time. Ends of stays and state changes apply before decisions at the same time."""
+    """Yield herds in order of time. If a request leaves an instance, or an instance changes its state, at the time of a
+    decision, the decision comes after it."""
     target_of, at_ps, end_ps = decisions.target, decisions.at_ps, decisions.end_ps
     ending = sorted((row for row in decisions.rows if end_ps[row] > at_ps[row]), key=end_ps.__getitem__, reverse=True)
     changes = [change for change in reversed(run.result.states) if change.instance in peers]

@@ -1,10 +1,10 @@
 """Hot spot: one instance has far more requests than its peers for a while.
 
-The run is divided into `SLICES` equal slices of at least one second. An instance is hot in a slice if it has `FACTOR`
-times as many requests as its peers and at least `EXCESS` more, as means over time. Its peers are the other open
-instances of the same model and role. A finding needs `SLICES_HOT` hot slices in a row. Severity: the time that requests
-spent at the hot instance beyond the peers' mean, divided by the time that requests spent at all these instances in the
-run.
+The run is divided into `SLICES` equal slices of at least one second. An instance is hot in a slice if, on average over
+the slice, it has at least `FACTOR` times as many requests as the mean of its peers, and at least `EXCESS` more. Its
+peers are the other open instances of the same model and role. A finding needs `SLICES_HOT` hot slices in a row.
+Severity: the time that requests spent at the hot instance while it was hot, minus the mean of this time over its peers,
+divided by the time that requests spent at all instances of this model and role in the run.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -53,7 +53,7 @@ def find(run: Observed) -> list[Finding]:
 
 
 def sum_by_slice(grid: Grid, spans: Iterable[tuple[int, int]]) -> list[int]:
-    """Return for each slice the total time that the spans cover in it."""
+    """Return, for each slice, the sum of the times that the spans overlap with it."""
     sums = SpanSums(grid)
     for begin, end in spans:
         sums.add(begin, end)

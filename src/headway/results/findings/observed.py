@@ -76,7 +76,8 @@ MOST: Final = 5  # maximum number of findings of one kind that a run reports
 
 
 def runs(times: Sequence[int], gap_ps: int) -> Iterator[tuple[int, int]]:
-    """Split ascending times wherever a gap exceeds `gap_ps`, and yield the begin and end index of each part."""
+    """Split ascending times wherever two neighbours are more than `gap_ps` apart. Yield the begin and end index of each
+    group."""
     begin = 0
     for place in range(1, len(times) + 1):
         if place == len(times) or times[place] - times[place - 1] > gap_ps:
@@ -93,7 +94,8 @@ def worst(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def examples(weights: Iterable[tuple[float, int]]) -> list[int]:
-    """Return the requests with the greatest weights, heaviest first; among equals, earlier arrivals first."""
+    """Return the requests with the greatest weights, greatest first. Among requests of equal weight, earlier arrivals
+    are first."""
     return [-row for _, row in nlargest(EXAMPLES, ((weight, -row) for weight, row in weights))]
 
 

@@ -1,10 +1,11 @@
 """P/D backpressure: prefill instances compute prompts faster than decode instances accept them.
 
-The pile at a decode instance contains the requests whose prompt is computed but whose KV cache has not begun to move
-there, from `handed_ps` to `transfer_ps`. If `max_incoming` is set, requests stay in the pile until `transferred_ps`.
-The pile is high if it has at least `PILE` requests or, if set, at least `max_incoming` requests. Periods of a high pile
-that are at most `GAP_PS` apart form an episode. In an episode, the pile must be high for at least `LEAST_PS` in total.
-Severity: the fraction of the time from arrival to end that the requests of the episode spent in the pile.
+The pile at a decode instance consists of the requests that wait for their KV cache to move there. A request is in the
+pile from `handed_ps`, when its prompt is computed, until `transfer_ps`, when its transfer begins. If `max_incoming` is
+set, the request stays in the pile until `transferred_ps`, when its transfer ends. The pile is high if it has at least
+`PILE` requests, or at least `max_incoming` requests if that is set. Periods of a high pile that are at most `GAP_PS`
+apart form an episode. In an episode, the pile must be high for at least `LEAST_PS` in total. Severity: the fraction of
+the time from arrival to end that the requests of the episode spent in the pile.
 """
 
 from bisect import bisect_left

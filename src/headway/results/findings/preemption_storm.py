@@ -51,7 +51,8 @@ def _storms(times: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _finding(run: Observed, instance: int, storm: list[Preemption], there: int) -> Finding:
-    """Describe a storm; `there` is the known number of requests at the instance during the storm."""
+    """Describe a storm. `there` is the number of requests that are known to have been at the instance during the
+    storm."""
     at, until = storm[0].at_ps, storm[-1].at_ps
     preempted = Counter(preemption.request for preemption in storm)
     there = max(there, len(preempted))

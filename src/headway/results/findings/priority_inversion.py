@@ -1,9 +1,10 @@
 """Priority inversion: a request waits at its instance while a less important one starts there.
 
-Importance is the SLO class in the order of `CLASSES` (a user-defined class ranks as standard), and within a class the
-score that the scheduler received. The order of arrival does not matter: first come, first served inverts priorities
-too. There is one finding per class of overtaken requests. Severity: of the requests of that class at an instance, the
-fraction that were overtaken.
+The SLO class of a request determines its importance, in the order of `CLASSES`; a user-defined class ranks as standard.
+Within a class, the request with the higher score is more important. The score is the one that the scheduler received.
+The order of arrival does not matter: first come, first served inverts priorities too. There is one finding per class of
+overtaken requests. Severity: the fraction of overtaken requests among all requests of that class that waited at an
+instance.
 """
 
 from collections import Counter

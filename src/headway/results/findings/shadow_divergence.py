@@ -1,9 +1,10 @@
 """Shadow divergence: the router's prediction of cache hits is wrong.
 
-As in `shadow` of the summary, an unexpected miss has `predicted_tokens` above 0 and `cached_tokens` 0; an unexpected
-hit is the reverse. Misses and hits have separate findings. Each needs at least `LEAST_SHARE` of the requests whose
-first step began. Severity: for misses, their fraction of the expected hits; for hits, half of their fraction of all
-hits, because an unexpected hit does no harm.
+A request is an unexpected miss if its `predicted_tokens` are above 0 and its `cached_tokens` are 0. It is an unexpected
+hit if its `predicted_tokens` are 0 and its `cached_tokens` are above 0. The section `shadow` of the summary uses the
+same definitions. Misses and hits have separate findings. Each finding needs at least the fraction `LEAST_SHARE` of the
+requests whose first step began. Severity of misses: the unexpected misses divided by the expected hits. Severity of
+hits: half of the unexpected hits divided by all hits, because an unexpected hit does no harm.
 """
 
 from collections import Counter

@@ -2,7 +2,7 @@
 
 A request misses the SLO if its TTFT, TPOT or end-to-end time is above its target, as in `slo` of the summary. There is
 one finding per class. Its worst stretch is the series of consecutive arrivals of the class in which misses outnumber
-the other requests most. Severity: of the requests with a target, the fraction that missed a target.
+the other requests most. Severity: the fraction of requests that missed a target among the requests with a target.
 """
 
 from collections import Counter
@@ -79,7 +79,8 @@ def _finding(run: Observed, code: int, rows: list[int], sample: Sample, places: 
 
 
 def _worst_stretch(good: Iterable[bool]) -> tuple[int, int]:
-    """Return the slice in which misses outnumber the other requests most (among equals, the first and shortest)."""
+    """Return the begin and end of the series of consecutive requests in which misses outnumber the other requests most.
+    Among equal series, return the first and shortest one."""
     best, stretch = 0, (0, 0)
     total, begin = 0, 0
     for place, met in enumerate(good):

@@ -2,8 +2,8 @@
 
 A request starves if its wait from arrival to first step is at least `FACTOR` times the median and at least `LEAST_PS`,
 and if it lost at least `PLACES` places. The lost places are the number of requests that started at its instance before
-it, minus the number that arrived there before it. If a request gave up, its wait until then counts. There is one
-finding per class. Severity: the fraction of the class that starved, but at least `SLIGHTEST`.
+it, minus the number that arrived there before it. If the client of a request gave up, its wait until that time counts.
+There is one finding per class. Severity: the fraction of the class that starved, but at least `SLIGHTEST`.
 """
 
 from bisect import bisect_left
@@ -45,7 +45,8 @@ def find(run: Observed) -> list[Finding]:
 
 
 def _find_starved(run: Observed, queue: Queue, limit: int) -> Iterator[tuple[int, int]]:
-    """Yield the requests of one instance that waited at least `limit` and lost places, with the number of places."""
+    """Yield the requests of one instance that waited at least `limit` and lost at least `PLACES` places, with the
+    number of places that each lost."""
     requests, left = run.requests, run.waits.left_ps
     slow = [row for row in queue.rows if left[row] - requests.arrival_ps[row] >= limit and row >= run.warmup]
     if not slow:

@@ -31,7 +31,8 @@ STRATEGIES: Final = ("issue-focused", *LEADS)
 
 
 def _sections(run: Material, strategy: str, focus: Collection[str], examples: int, counters: bool) -> list[Section]:
-    """Return all sections of a strategy. The section that the strategy is named after follows the outcome."""
+    """Return all sections of a strategy. The first section is the outcome, and the second is the one that the strategy
+    is named after."""
     problems = issues(run)
     key_issues = write_issues(run, problems, focus, examples)
     alternatives = [write_counterfactuals(run)] if counters or strategy == "counterfactual" else []
@@ -86,7 +87,8 @@ def compose(
     strategy: str = "issue-focused",
     findings: Sequence[Finding] | None = None,
 ) -> Summary:
-    """Describe a run in words, with sources and scores. `summarize` returns only the text and explains the options."""
+    """Describe a run in words, and return the text with the sources of its figures and with scores. For the options,
+    see `summarize`, which returns only the text."""
     areas = _areas(focus)
     if strategy not in STRATEGIES:
         raise HeadwayError(f"strategy: unknown strategy {strategy!r}.{suggest(strategy, STRATEGIES)}")
@@ -128,7 +130,8 @@ def facts(result: Result, **options: Any) -> list[Fact]:
 
 
 def scores(run: Material) -> dict[str, float | None]:
-    """Return the figures to optimise (times in ms), and the regret if decisions were traced or simulated again."""
+    """Return the figures that one may want to optimise, with times in ms. If decisions were traced or simulated again,
+    include their regret."""
     figures = {path: value(run.summary, path) for path in SCORES}
     if run.survey is not None and run.survey.estimated:
         figures["regret.estimated"] = run.survey.regret_ps / run.survey.estimated / 1e9
@@ -170,11 +173,11 @@ def _strings(value: Any) -> list[str]:
 
 
 def fit(sections: Sequence[Section], max_tokens: int, made_up: frozenset[str] = frozenset()) -> tuple[Parts, int]:
-    """Return as many lines as fit, in their order, and their number of tokens.
+    """Return as many lines as fit into `max_tokens`, in their order, and the number of tokens of these lines.
 
-    Lines are chosen by weight. If a line of a section does not fit, less important lines of that section are dropped
-    too, and so are the lines that belong to a dropped line. The first line is always kept, if necessary without its
-    heading.
+    Lines of low weight are the most important and are chosen first. If a line does not fit, drop it, the lines that
+    belong to it, and the less important lines of its section. Always keep the most important line of all, if necessary
+    without the heading of its section.
     """
     chosen: dict[int, set[int]] = {}
     full: set[int] = set()

@@ -1,4 +1,4 @@
-"""The effect of other choices: the estimates of the latency model, and the results of simulations."""
+"""The effect of other routing decisions: what the latency model estimates, and what repeated simulations show."""
 
 from msgspec import Struct
 
@@ -14,7 +14,8 @@ TITLE: tuple[str] = ("## Counterfactual Analysis",)
 
 
 class Again(Struct, frozen=True):
-    """A decision that was simulated again: its best alternative, the index of that alternative, and the TTFT saved."""
+    """A decision that was simulated again with other targets: its best alternative, the index of that alternative, and
+    how much TTFT the alternative saves."""
 
     place: int
     best: Counterfactual
@@ -26,8 +27,8 @@ class Again(Struct, frozen=True):
 
 
 def simulated_again(run: Material) -> list[Again]:
-    """Return the alternative with the lowest TTFT for each decision that was simulated again, most regret first.
-    Decisions without a first token are left out."""
+    """Return the alternative with the lowest TTFT for each decision that was simulated again, highest regret first.
+    Decisions whose request got no first token are left out."""
     tried = run.result.counterfactuals
     best = [Again(place, tried[place], tried[place].regret_ps or 0) for place in best_alternatives(tried).values()]
     return sorted(best, key=lambda again: (-again.regret_ps, again.best.at_ps, again.best.request))
@@ -108,7 +109,8 @@ def mean_regret_ms(again: list[Again]) -> float:
 
 
 def objective_gains(run: Material) -> list[tuple[float, int]]:
-    """Return the gain of each alternative for the whole run, best first, with the index of the alternative."""
+    """Return how much each alternative improves the objective of the whole run, best first, with the index of the
+    alternative."""
     gains = []
     for place, tried in enumerate(run.result.counterfactuals):
         if tried.value is not None and tried.alternative_value is not None:

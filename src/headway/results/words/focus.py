@@ -1,4 +1,4 @@
-"""Suggestions: one for each issue, in terms of the policies that ran."""
+"""Suggestions: one for each issue. Some of them depend on the policies of the run."""
 
 from collections.abc import Callable, Collection
 from typing import Final
@@ -23,7 +23,7 @@ LONGEST: Final = {
 
 
 def write_focus(run: Material, problems: list[Issue], focus: Collection[str]) -> Section:
-    """Write the suggestions in the order of their issues, each once."""
+    """Write the suggestions in the order of their issues. A suggestion that several issues share is written once."""
     lines: list[Line] = []
     for issue in problems:
         advice = suggest(run, issue.kind) if not focus or issue.area in focus else ()
@@ -104,7 +104,8 @@ def _admission(run: Material) -> Parts:
 
 
 def _late(run: Material) -> Parts:
-    """Advise by the target that was missed most and by the longest part of TTFT."""
+    """Advise on missed targets. The advice depends on whether TTFT or TPOT was missed more often, and on the longest
+    part of TTFT."""
     missed = {target: run.sample.met.get(target, []).count(False) for target in ("ttft", "tpot")}
     if missed["tpot"] > missed["ttft"]:
         text = (

@@ -20,7 +20,8 @@ FEWEST: Final = 10  # minimum number of requests in a burst, and of misses of ot
 
 
 class Burst(Struct, frozen=True):
-    """The bursts of one tenant, and the other tenants' misses during and outside of them."""
+    """The bursts of one tenant, and how many requests of other tenants missed their targets during these bursts and at
+    other times."""
 
     tenant: str
     windows: int
@@ -34,7 +35,7 @@ class Burst(Struct, frozen=True):
 
     @property
     def share(self) -> float:
-        """The fraction of the other tenants' misses that coincide with the bursts."""
+        """The fraction of the other tenants' misses that happen during the bursts."""
         return self.missed_inside / (self.missed_inside + self.missed_outside)
 
     @property
@@ -51,7 +52,8 @@ class Burst(Struct, frozen=True):
 
 
 def bursts(run: Material) -> list[Burst]:
-    """Return the bursts of the tenants whose bursts coincide with misses of other tenants, most misses first."""
+    """Return the bursts of those tenants during whose bursts other tenants miss targets more often, most misses
+    first."""
     codes, words = run.tenants
     if len(set(words)) < 2 or run.rows <= run.warmup:
         return []
@@ -271,7 +273,7 @@ def _bursts(run: Material) -> list[Issue]:
 
 
 def explain_no_decisions(run: Material) -> Parts:
-    """Explain why the section has no decisions."""
+    """Explain why a section cannot describe any decisions."""
     if run.result.decisions is not None:
         return ("No request was routed.",)
     return ("Decisions were not traced: to record them, use `headway run --trace decisions`.",)

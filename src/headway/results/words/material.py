@@ -36,7 +36,7 @@ class Material:
         return self.result.requests.column(name)
 
     def phrase(self, template: str, *facts: Fact | Parts) -> Parts:
-        """Fill a template with facts and with values of the summary, by their paths."""
+        """Fill a template with facts, and with values of the summary that the template names by their paths."""
         return phrase(template, *facts, of=self.summary, source="summary")
 
     @cached_property
@@ -116,7 +116,7 @@ class Material:
 
     @cached_property
     def moved(self) -> frozenset[int]:
-        """Requests that were dispatched more than once: their outcome does not follow from one decision."""
+        """The requests that were dispatched more than once, so that their outcome depends on more than one decision."""
         both = zip(self.column("retries"), self.column("redirects"), strict=True)
         return frozenset(row for row, (retries, redirects) in enumerate(both) if retries or redirects)
 

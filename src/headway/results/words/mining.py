@@ -1,7 +1,7 @@
 """Patterns: conditions known at routing time that correlate with bad outcomes.
 
-Every request becomes a tuple of a few coarse features. Equal tuples are counted together, and the conditions on one or
-two features are read from these counts, so that the work does not grow with the product of requests and conditions.
+Every request becomes a tuple of a few coarse features, and equal tuples are counted together. All conditions on one or
+two features are then evaluated on these counts instead of on the requests, which is much less work.
 """
 
 from bisect import bisect_right
@@ -44,7 +44,8 @@ class Pattern(Struct, frozen=True):
 
     @property
     def excess(self) -> float:
-        """The number of bad requests above the number expected from the base rate."""
+        """The number of bad requests that meet the conditions, minus the number expected if such requests were bad as
+        often as all requests."""
         return self.bad - self.support * self.base
 
     def words(self) -> str:
@@ -88,8 +89,8 @@ def mine(run: Material) -> Mined:
 
 
 def _bad(run: Material) -> tuple[Sequence[int], int | None]:
-    """Return for each request whether it missed its SLO. If there is no SLO, return whether it was lost or slow, and
-    the TTFT above which a request is slow."""
+    """Return for each request whether it is bad, and the TTFT above which a request is slow. With an SLO, a request is
+    bad if it missed the SLO, and the TTFT is None. Without an SLO, a request is bad if it was lost or slow."""
     if run.has_slo:
         return run.missed, None
     waits = [run.ttft_ps(row) if flag == 0 else -1 for row, flag in enumerate(run.missed)]

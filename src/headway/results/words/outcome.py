@@ -100,7 +100,8 @@ def _latencies(run: Material) -> list[Line]:
 
 
 def _where_it_went(run: Material) -> Parts:
-    """Write the parts of the TTFT: of the requests that missed their SLO, or of all requests that got a token."""
+    """Write into which parts the TTFT divides. Use the requests that missed their SLO or, if there are none, all
+    requests that got a token."""
     group, number, spans = where_it_went(run)
     if not number:
         return ()

@@ -41,7 +41,7 @@ def tokens(text: str, made_up: Collection[str] = ()) -> int:
 
 
 def made_up_words(names: Collection[str]) -> frozenset[str]:
-    """Return the words of these names that are not common."""
+    """Return the words of these names that a tokenizer may not know: all words except those in `COMMON`."""
     return frozenset(word.lower() for text in names for word in WORDS.findall(text)) - COMMON
 
 
@@ -60,7 +60,7 @@ NO_VALUE: Final = "none"
 
 
 class Fact(Struct, frozen=True):
-    """A figure or a name in a summary: its source, its value there, and its printed text."""
+    """A figure or a name in a summary: its source, its value in that source, and its printed text."""
 
     source: str
     value: int | float | str

@@ -1,4 +1,5 @@
-"""The decisions with the highest cost: what the router knew, the result, and the alternative."""
+"""The decisions with the highest regret: for each, what the router knew, what resulted, and what another choice would
+have given."""
 
 from msgspec import Struct
 
@@ -29,7 +30,7 @@ class Case(Struct, frozen=True):
 
     @property
     def better(self) -> int:
-        """The position of the better candidate in the decision's lists."""
+        """The position in the decision's lists of the candidate that would have been better."""
         if self.again is None:
             return best_estimate(self.decision)
         other = self.again.best.changed
