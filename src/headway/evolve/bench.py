@@ -1,4 +1,5 @@
-"""Run candidates on cases. Each simulation run has its own process. If the cache has the result, no run is needed."""
+"""Run candidates on cases. Each simulation runs in its own process. If the cache has its result, no simulation is
+needed."""
 
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
@@ -57,8 +58,8 @@ class Bench:
         self.progress = progress or (lambda: None)
 
     def records(self, runs: Sequence[PlannedRun], left_s: float | None = None) -> list[Record]:
-        """Return the record of each run, in order. If `left_s` is shorter than the time limit of a run, it replaces the
-        limit."""
+        """Return the record of each run, in order. `left_s` is the wall-clock time that is left for the evaluation. If
+        it is shorter than the time limit of a run, it is the limit."""
         keys = [(Key(policies_key(run.bundle), run.case.key, run.case.seed), run.explain) for run in runs]
         records: dict[tuple[Key, bool], Record] = {}
         missing: dict[tuple[Key, bool], PlannedRun] = {}

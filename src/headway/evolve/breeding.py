@@ -1,5 +1,6 @@
 """Genetic operators on rules: grow a random rule, mutate a rule, cross two rules. A rule is a tree. A subtree that
-returns a number is replaced only by such a subtree, and a condition only by a condition."""
+returns a number is replaced only by another subtree that returns a number, and a condition only by another
+condition."""
 
 from collections.abc import Callable
 from random import Random
@@ -158,6 +159,6 @@ CHANGES: Final[dict[str, tuple[float, Change]]] = {
 
 
 def fits(rule: Node) -> bool:
-    """Return whether a rule is small enough to read and uses at least one feature."""
+    """Return whether a rule returns a number, uses at least one feature, and is small enough for people to read."""
     looks = any(node.name in tree.FEATURES for _, node in tree.walk(rule))
     return rule.gives == tree.NUMBER and looks and rule.size <= LARGEST and rule.depth <= DEEPEST

@@ -240,8 +240,9 @@ class Trial:
         return min(range(len(self.results)), key=lambda place: self.results[place].gains[PRIMARY])
 
     def evaluation(self, part: str, cases: Sequence[Case]) -> Evaluation:
-        """Return the evaluation without the summary. If the cascade stopped the candidate, no objective exceeds the
-        threshold, because the gains in a few cases must not put the candidate on the Pareto front."""
+        """Return the evaluation without the summary. If the cascade stopped the candidate, limit the value of each
+        objective to the cascade's threshold. Otherwise high gains in the few cases that ran could put the candidate on
+        the Pareto front."""
         results = list(self.results)
         if not self.works:
             results += [self._failed(case, NOT_RUN) for case in cases[len(results) :]]

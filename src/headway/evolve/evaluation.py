@@ -20,8 +20,8 @@ SUMMARY_TOKENS: Final = 1000  # maximum length of a run's summary, so that the w
 
 
 class Case(Struct, frozen=True):
-    """A scenario without policies, in the form that `Scenario.load` reads. The seed is a separate field, because cases
-    are paired by seed."""
+    """A scenario without policies, in the form that `Scenario.load` reads. The seed is a separate field, because
+    candidates are compared on cases with the same seed."""
 
     name: str
     scenario: Json

@@ -108,7 +108,7 @@ class Node(Struct, frozen=True):
 
     @property
     def order(self) -> tuple[str, float, tuple[object, ...]]:
-        """The sort key of this node among commuting arguments. Constants are sorted first."""
+        """The sort key of this node among the arguments of a commutative operator. Constants come first."""
         name = "" if self.name == CONSTANT else self.name
         return name, self.value, tuple(argument.order for argument in self.arguments)
 

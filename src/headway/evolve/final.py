@@ -36,7 +36,8 @@ ALWAYS: Final = (  # policies that every comparison includes
 
 
 class Contestant(Struct, frozen=True):
-    """A policy in the final comparison, and its result on the held-out part. `ahead` is the winner's lead over it."""
+    """A policy in the final comparison, and its result on the held-out part. `ahead` is the lead of the search's winner
+    over this policy."""
 
     name: str
     kind: str  # winner, baseline, built-in, or oracle (needs signals that no live router has)
@@ -180,7 +181,8 @@ def conclude(
 
 def rivals(suite: Suite, stage: str, builtins: Sequence[str] | None = None) -> list[tuple[str, str, Bundle]]:
     """Return the kind, the name and the bundle of each policy to compare with: the baseline, the policies in `ALWAYS`,
-    and the built-in policies. At all other stages, each bundle has the policies of the baseline."""
+    and the built-in policies. Each bundle has one of these policies at `stage`, and the baseline's policies at all
+    other stages."""
     baseline = suite.baseline
     scenario = Scenario.load(suite.cases(HELD_OUT)[0].document())
     rows = [("baseline", stage_label(stage, baseline[stage]), Bundle("baseline", baseline))]

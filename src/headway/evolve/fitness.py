@@ -106,8 +106,8 @@ def over_baseline(evaluation: Evaluation) -> Gain:
 
 def over(evaluation: Evaluation, other: Evaluation, objectives: Sequence[Objective]) -> Gain | None:
     """Return the lead of one candidate over another: the mean difference of their primary gains in the same cases, that
-    is, under the same seeds. A mean of ratios is not used, because it is biased. The gain in a workload is a fraction
-    of the other candidate's figures. If either candidate has failed, return None."""
+    is, under the same seeds. A mean of ratios is not used, because it is biased. In `Gain.workloads`, the lead in each
+    workload is a fraction of the other candidate's figures. If either candidate has failed, return None."""
     if not evaluation.ok or not other.ok:
         return None
     theirs = {(case.case, case.seed): case for case in other.cases}
@@ -125,8 +125,9 @@ def varies(evaluation: Evaluation) -> bool:
 
 
 def _share(pairs: Sequence[tuple[CaseResult, CaseResult]], objectives: Sequence[Objective]) -> float:
-    """Return the lead of the first results of the pairs over the second results, as a fraction of the second results.
-    The fraction is a ratio of means over the seeds."""
+    """Return the lead of one candidate over another in one workload. Each pair has the results of both candidates for
+    one seed. For each objective, take the means over the seeds, and divide the difference of the means by the second
+    candidate's mean."""
     shares = {}
     for objective in objectives:
         way = -1.0 if objective.direction == "minimize" else 1.0
@@ -140,7 +141,7 @@ def _share(pairs: Sequence[tuple[CaseResult, CaseResult]], objectives: Sequence[
 
 def _gain(values: Mapping[str, Sequence[float]], varied: bool) -> Gain:
     """Return the mean gain over workloads. `values` has, for each workload, a list with one gain per seed. The
-    confidence interval uses only the replicates that every workload has."""
+    confidence interval uses only as many seeds per workload as the workload with the fewest seeds has."""
     workloads = {name: mean(several) for name, several in values.items()}
     whole = mean(list(workloads.values()))
     count = min(len(several) for several in values.values())

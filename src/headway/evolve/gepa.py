@@ -111,8 +111,9 @@ def templates(suite: Suite, stages: Sequence[str]) -> dict[str, str]:
 
 
 class Asker:
-    """Passes GEPA's prompts to a model, and returns only the code of an answer, because GEPA would use all text between
-    the first fence and the last fence. The first error ends the search, because GEPA would retry forever."""
+    """Passes GEPA's prompts to a model, and returns only the code block of the answer. GEPA itself would use all text
+    between the first and the last fence (```) of an answer. The first error ends the search, because GEPA would retry
+    forever."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -138,8 +139,8 @@ class _Log:
 
 
 def search(task: WritingTask) -> list[Bundle]:
-    """Return the candidates in GEPA's pool, including the initial candidate. One of the `evaluations` is a run of all
-    train cases."""
+    """Return the candidates in GEPA's pool, including the initial candidate. The setting `evaluations` counts
+    evaluations on all train cases."""
     suite, base, dialogue = task.suite, task.start, task.dialogue
     texts = texts_of(base, dialogue.stages)
     cases = list(suite.cases("train"))

@@ -87,7 +87,8 @@ class Situation(Struct, frozen=True):
 
 @cache
 def situations() -> tuple[Situation, ...]:
-    """Return the situations. They are the same in every search."""
+    """Return random requests and instances on which rules are tried without a simulation. They are the same in every
+    search."""
     draw = stream(0, "evolve.situations")
     return tuple(_situation(draw) for _ in range(SITUATIONS))
 
@@ -162,7 +163,7 @@ class Rule(Struct, frozen=True):
 
 
 class Islands:
-    """A `Searcher` that breeds rules on islands. The random stream of each child is separate."""
+    """A `Searcher` that breeds rules on islands. Each child has its own random stream."""
 
     def __init__(self, suite: Suite, seed: int) -> None:
         self.seed = seed
@@ -198,7 +199,8 @@ class Islands:
             self.populations[(place + 1) % len(best)].append(rule)
 
     def _propose_child(self, island: int, number: int) -> Bundle:
-        """Propose a rule that decides differently from all earlier rules, or at least has a different source."""
+        """Propose a rule that makes other decisions than every earlier rule. If no such rule is found, propose one with
+        a different source."""
         draw = stream(self.seed, f"evolve.gp.{self.generation}.{number}")
         breeder = Breeder(draw, BRANCHING[max(island, 0) % 2] if island >= 0 else BRANCHING[number % 2])
         for left in reversed(range(TRIES)):

@@ -6,9 +6,9 @@
     best.yaml           the winner
     result.json         the conclusion
 
-With the same seed, a searcher makes the same proposals, so the files need not store its state: a resumed search asks
-the searcher again and passes it the stored evaluations. Batches are written atomically, so an interruption loses at
-most one batch.
+With the same seed, a searcher makes the same proposals, so the files need not store the state of the searcher. A
+resumed search asks the searcher for the proposals again and passes it the stored evaluations. Batches are written
+atomically, so an interruption loses at most one batch.
 """
 
 from collections.abc import Sequence

@@ -98,8 +98,8 @@ def control(option: int, value: int) -> None:
 
 @cache
 def sieve() -> Any:
-    """Return the filter of system calls. If pyseccomp is not available, return None. The zygote creates the filter only
-    once, because that takes longer than a fork."""
+    """Return the filter of system calls. If pyseccomp is not available, return None. The zygote (the process that forks
+    the disposable processes) creates the filter only once, because that takes longer than a fork."""
     if sys.platform != "linux":
         return None
     try:

@@ -123,8 +123,8 @@ def _text(data: bytes, url: str) -> str:
 
 class Recorder:
     """Calls a model, and appends every prompt and answer to a transcript file, as one line of JSON. If the file already
-    exists and `go_on` is true, new lines are appended, and prompts that have an answer in the file get that answer. If
-    `go_on` is false, an existing file is an error."""
+    exists, `go_on` must be true. Then the file's answers are used for the prompts that it contains, and new lines are
+    appended."""
 
     def __init__(self, model: Model, file: str | os.PathLike[str], *, go_on: bool = False) -> None:
         self.model, self.file = model, os.fspath(file)

@@ -160,8 +160,8 @@ def search(task: WritingTask) -> list[Bundle]:
 
 
 def _replays(model: Model) -> bool:
-    """Return whether answers come from a transcript. Such answers are returned in order, which needs a single
-    process."""
+    """Return whether answers come from a transcript. A transcript's answers are returned in order, so OpenEvolve must
+    use a single process."""
     while isinstance(model, Recorder):
         model = model.model
     return isinstance(model, Replay)
@@ -176,7 +176,8 @@ class Descent(Struct, frozen=True):
 
 
 def _descents(folder: Path, programs: Mapping[str, Any]) -> dict[str, Descent]:
-    """Return the descent of each program, by program text. Include the programs from before the search was resumed."""
+    """Return the origin of each program, by program text. Include the programs that were made before the search was
+    resumed."""
     file = folder / DESCENTS
     descents = msgspec.json.decode(file.read_bytes(), type=dict[str, Descent]) if file.is_file() else {}
     for program in programs.values():

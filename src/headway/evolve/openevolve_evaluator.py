@@ -138,7 +138,8 @@ class Task(Struct, frozen=True):
 
 def judge(folder: Path, program_path: str, stage: int = 0) -> Any:
     """Evaluate a program, and return the framework's result: finite metrics with fixed keys, and a summary in words.
-    Stage 1 runs the first cases of the cascade; stages 0 and 2 run all cases. This function never raises.
+    `stage` is the framework's stage of evaluation: stage 1 runs the first cases of the cascade, and stages 0 and 2 run
+    all cases. This function never raises an error.
 
     The timeout of a framework must exceed the task's `deadline_s`, because a program continues to run after that
     timeout."""
@@ -183,8 +184,8 @@ def _evaluate(task: Task, folder: Path, bundle: Bundle, **how: Any) -> Evaluatio
 
 
 def metrics(suite: Suite, evaluation: Evaluation | None) -> dict[str, float]:
-    """Return the metrics of a program: the score, the gain of every objective, the complexity and the features. If the
-    program failed, `evaluation` is None."""
+    """Return the metrics of a program: the score, the gain of every objective, the complexity, and the features by
+    which the framework groups programs. If the program failed, `evaluation` is None."""
     fitness = {} if evaluation is None else evaluation.fitness
     cases = [] if evaluation is None else evaluation.cases
     scores = {SCORE: fitness.get(PRIMARY, FAILED)}

@@ -54,8 +54,9 @@ class Search:
         self._best: float | None = None
 
     def run(self, evaluations: int) -> list[Judged]:
-        """Evaluate candidates, and return `evaluations` of them in the order of their proposal, including candidates
-        that are stored. If a candidate is proposed twice, it counts twice but runs once."""
+        """Evaluate candidates until there are `evaluations` of them, and return them in the order of their proposal.
+        Candidates whose evaluation is stored in the folder count too. If a candidate is proposed twice, it counts twice
+        but runs once."""
         written = self.journal.batches()
         number = 0
         while len(self.judged) < evaluations:
@@ -73,7 +74,7 @@ class Search:
         return self.judged
 
     def _resume(self, batch: Sequence[Judged], bundles: Sequence[Bundle]) -> list[Judged]:
-        """Check that the searcher now proposes the candidates of a stored batch, and return the stored batch."""
+        """Check that the searcher proposes the same candidates as in a stored batch, and return the stored batch."""
         if [judged.bundle.id for judged in batch] != [bundle.id for bundle in bundles[: len(batch)]]:
             raise HeadwayError(
                 f"{self.journal.folder}: its batches do not match this search. "

@@ -139,7 +139,8 @@ def _compared_stage(scenarios: Sequence[Json]) -> str:
 
 
 def labels(cases: Sequence[Case], stage: str) -> list[str]:
-    """Return distinct labels: the runs' policies, other differing keys of their scenarios, or their folders."""
+    """Return a distinct label for each run: its policy, and other keys in which the scenarios differ. If labels are
+    still equal, add the names of the folders."""
     scenarios = [case.scenario for case in cases]
     policies = [stage_label(stage, policy_of(scenario, stage)) for scenario in scenarios]
     keys = differing(scenarios, (f"policies.{stage}", "name"))[:SHOWN]
@@ -157,7 +158,8 @@ def labels(cases: Sequence[Case], stage: str) -> list[str]:
 
 
 def differing(scenarios: Sequence[Json], but: Sequence[str] = ()) -> list[str]:
-    """Return the dotted keys whose values differ, except the keys in or below `but`."""
+    """Return the dotted keys whose values differ between the scenarios. Leave out the keys in `but` and all keys below
+    them."""
     tables = [flat(scenario) for scenario in scenarios]
     keys = dict.fromkeys(key for table in tables for key in table)
     return [

@@ -111,8 +111,8 @@ ROLES: Final = {"best": COLOURS[0], "other": COLOURS[5], "baseline": GREY}
 
 
 def ranked_bars(title: str, rows: Sequence[Json], *, share: bool = False, colours: Palette = ROLES) -> Json:
-    """Return a bar for each row, in the given order. A row has `name`, `value`, `role`, which sets its colour, and
-    maybe `low` and `high`, the ends of an interval."""
+    """Return a bar for each row, in the given order. A row has `name`, `value`, and `role`, which sets the colour. It
+    may have `low` and `high`, the ends of an interval."""
     names = [row["name"] for row in rows]
     across = axis("value", title, axis={"format": ".0%"} if share else {})
     along_y = categories("name", names, labelLimit=240, ticks=False)

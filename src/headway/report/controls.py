@@ -1,4 +1,5 @@
-"""The B3 controls in the terminal: the decision matrix, the figures, and the effect that each control isolates."""
+"""The report of `headway.experiment.controls` for the terminal: the properties of each control policy, its figures, and
+the effect that the control isolates."""
 
 from __future__ import annotations
 

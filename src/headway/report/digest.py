@@ -121,7 +121,7 @@ def _bad(decision: Decision, tried: Mapping[int, Counterfactual]) -> Bad:
 
 
 class Book:
-    """The input of a report's sections: the runs, their colours, and the numbering of charts."""
+    """The input of a report's sections: the runs and their colours. The book also numbers the charts."""
 
     def __init__(self, cases: Cases, drawn: Sequence[Digest], note: str = "") -> None:
         self.cases = cases  # the runs that tables show
@@ -205,7 +205,8 @@ def curves(result: Result) -> dict[str, Curve]:
 
 
 def curve(values_ps: Sequence[float]) -> Curve:
-    """Return points of the exact distribution: order statistics, evenly spaced by rank and denser in the tail."""
+    """Return points of the cumulative distribution: sorted values at evenly spaced ranks, with additional points in the
+    tail."""
     ordered = sorted(values_ps)
     count = len(ordered)
     if not count:
@@ -217,7 +218,8 @@ def curve(values_ps: Sequence[float]) -> Curve:
 
 
 def calibration(result: Result) -> dict[tuple[int, int], int]:
-    """Count the requests by the believed and the actual cached fraction of their prompts, in tenths."""
+    """Count the requests by two fractions of their prompts, in tenths: the fraction that the router believed to be
+    cached, and the fraction that was cached."""
     cells: Counter[tuple[int, int]] = Counter()
     names = ("started_ps", "prompt_tokens", "predicted_tokens", "cached_tokens")
     for started, prompt, believed, cached in zip(*(result.requests.column(name) for name in names), strict=True):

@@ -56,7 +56,7 @@ def heading(title: str, *notes: str) -> str:
 
 
 def section(title: str, *parts: str, note: str = "", name: str = "") -> str:
-    """Return a part of a page; links refer to it by `name`."""
+    """Return a section of a page. Links refer to the section by `name`."""
     before = f"<p>{escape(note)}</p>" if note else ""
     begin = f'<section id="{escape(name)}">' if name else "<section>"
     return f"{begin}\n<h2>{escape(title)}</h2>\n{before}" + "\n".join(parts) + "\n</section>"

@@ -1,4 +1,5 @@
-"""The views of results: for each kind, the terminal's report and the charts of the page that reports it."""
+"""The views of results. For each kind of result, a view has the report that the terminal shows, and the charts of the
+result's HTML page."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ Column = tuple[str, str, Callable[[float | None], str]]  # path of a figure, hea
 
 
 def number(value: float | None, digits: int = 1) -> str:
-    """Write a figure with thousands separators, and without decimals from 1,000 on."""
+    """Write a figure with thousands separators. Figures of 1,000 or more have no decimals."""
     if value is None:
         return GAP
     return f"{value:,.{0 if abs(value) >= 1000 else digits}f}"
@@ -102,7 +102,8 @@ def format_gap(value: float | None) -> str:
 
 
 def share_column(slo: bool) -> Column:
-    """Return the column of requests that met every target or, without an SLO, of completed requests."""
+    """Return the column for the fraction of requests that met every target. Without an SLO, the column is the fraction
+    of completed requests."""
     return "slo.goodput_ratio", "goodput\nshare" if slo else "served\nshare", percent
 
 

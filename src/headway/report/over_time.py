@@ -76,6 +76,6 @@ def coarse(series: Series, grid: Grid) -> list[float | None]:
 
 
 def busiest(rows: Iterable[tuple[int, Sequence[float]]], most: int) -> list[int]:
-    """Return the instances with the highest peaks of requests, in order of their index."""
+    """Return at most `most` instances, in order of their index: those whose peak number of requests is highest."""
     totals = sorted(((-max(values, default=0.0), index) for index, values in rows))[:most]
     return sorted(index for _, index in totals)

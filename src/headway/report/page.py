@@ -38,7 +38,8 @@ PARTS: Final[tuple[tuple[str, str, Callable[[Book], str]], ...]] = (
 def report(
     sources: Source | Sequence[Source], output: str | Path | None = None, progress: Progress | None = None
 ) -> Path:
-    """Write the page of runs (folders or results) or of one study folder, and return its path.
+    """Write an HTML page about runs or about one study folder, and return the path of the page. Runs are folders or
+    results in memory.
 
     Several runs are compared with the first. The default `output` is `report.html` in the folder of a single run or
     study, in the parent folder of several runs, or in the current folder for results in memory.

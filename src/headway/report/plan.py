@@ -43,7 +43,8 @@ def _effort(plan: Plan) -> str:
 
 
 def _rows(plan: Plan) -> list[Judged]:
-    """Return the candidates of the search: clusters at the given load, or loads on the given cluster."""
+    """Return the candidates that the search tried. They are clusters at the given load or, if the plan searches for the
+    load, loads on the given cluster."""
     drawn = [point["load"] for point in plan.curve]
     if plan.find == "load":
         near = (plan.holds, plan.breaks)
@@ -72,7 +73,8 @@ def _candidates(plan: Plan) -> Table:
 
 
 def _cell(plan: Plan, judged: Judged, target: Target) -> str:
-    """Write the mean over the seeds that ran, and the half-width of its confidence interval."""
+    """Write the mean of a target's figure over the seeds that ran, and the half-width of the mean's confidence
+    interval."""
     estimate = plan.estimate(judged, target)
     mean, low, high = (estimate[key] for key in ("mean", "low", "high"))
     if mean is None:
@@ -169,7 +171,8 @@ def _points(plan: Plan) -> str:
 
 
 def charts(plan: Plan) -> list[tuple[str, Json]]:
-    """Return titles and charts of latencies with a target, and of goodput, against the load; [] without a curve."""
+    """Return titles and charts of latencies with a target, and of goodput, against the load. If the plan has no curve,
+    return an empty list."""
     if not plan.curve:
         return []
     bounded = [name for name in DRAWN if any(target.figure.startswith(f"{name}_p") for target in plan.targets)]

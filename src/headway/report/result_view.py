@@ -33,15 +33,16 @@ Charts = Callable[[], Sequence[Figure]]
 
 
 class View(Struct, frozen=True):
-    """What people see of a result. `draw` returns the charts of a name that `charts` does not have, such as the path of
-    a figure."""
+    """What people see of a result. If `charts` does not have a requested name, such as the path of a figure, `draw`
+    returns its charts."""
 
     page: RenderableType
     charts: Mapping[str, Charts] = {}  # functions that return charts, by name; the default chart is first
     draw: Callable[[str], Sequence[Figure]] | None = None
 
     def text(self) -> str:
-        """Return the page in at most `LINES` lines. If it is longer, leave out lines before the last `LAST` lines."""
+        """Return the page in at most `LINES` lines. If the page is longer, keep its first lines and its last `LAST`
+        lines."""
         columns = shutil.get_terminal_size((100, 40)).columns
         console = Console(
             file=StringIO(), width=min(WIDE, max(NARROW, columns)), color_system=None, force_jupyter=False
@@ -58,7 +59,7 @@ class View(Struct, frozen=True):
         return f'<div class="headway">{_html(self.page)}</div>'
 
     def plot(self, name: str | None = None) -> Any:
-        """Return the charts of a name, by default the first, as one Altair chart."""
+        """Return the charts with this name as one Altair chart. By default, return the first charts."""
         if not self.charts:
             raise HeadwayError("plot: this result has no charts; to_pandas() returns its table.")
         chosen = next(iter(self.charts)) if name is None else name
@@ -152,7 +153,8 @@ def altair_chart(figures: Sequence[Figure]) -> Any:
 
 
 def _own(title: str, spec: Json, width: int, legend: bool) -> Json:
-    """Return a specification with this title and width. With `legend`, add a legend, which a page shows separately."""
+    """Return a copy of a chart's specification with this title and width. If `legend` is true, add a legend, because
+    the specifications of a page have none: the page shows its legend separately."""
     own = {key: value for key, value in spec.items() if key != "$schema"}
     text = PLAIN.sub("", title)
     own |= {"width": width, **({"title": text} if text else {})}

@@ -1,4 +1,5 @@
-"""The charts of a report's page for results in memory: of a run, and of policies and sweeps by their summaries."""
+"""The charts of a report's page, for results in memory. The charts of a run use the whole result; those of comparisons
+and sweeps use only the summaries."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def run_part(result: Result, name: str) -> list[Figure]:
 
 
 class Policies:
-    """Policies on one scenario by their summaries, best first. `runs` has the summaries of each seed."""
+    """The charts of a comparison of policies on one scenario. `ranked` has the policies with their summaries, best
+    first. `runs` has one summary per seed for each policy."""
 
     def __init__(
         self,
@@ -68,13 +70,14 @@ class Policies:
         }
 
     def headline(self) -> list[Figure]:
-        """Return the figure that ranks the policies, and the tails of TTFT and TPOT."""
+        """Return charts of the figure that ranks the policies, and of TTFT p99 and TPOT p99."""
         first = self.by or (SHARE if has_slo(self.scenario) else "latency.e2e.mean")
         paths = dict.fromkeys((first, "latency.ttft.p99", "latency.tpot.p99"))
         return [figure for path in paths for figure in self.figure(path)]
 
     def figure(self, path: str) -> list[Figure]:
-        """Return a bar for each policy, with the 95 % interval over the seeds if there are several."""
+        """Return a chart with a bar for each policy. If there are several seeds, each bar has the 95 % confidence
+        interval over the seeds."""
         path = ranking.figure(path, "plot", ranked=False)
         rows = []
         for name, summary in self.ranked:
@@ -86,7 +89,7 @@ class Policies:
         return [(title_of(path), ranked_bars(axis_title(path), rows, share=is_share(path)))] if known else []
 
     def latencies(self) -> list[Figure]:
-        """Return the distributions, drawn through the percentiles of the summaries."""
+        """Return charts of the latency distributions. The lines are drawn through the percentiles in the summaries."""
         book = self._book()
         figures = []
         for name, short in NAMES.items():
@@ -108,7 +111,7 @@ class Policies:
 
 
 def book_of(cases: Cases) -> Book:
-    """Return the book of runs of which only the summaries are known."""
+    """Return the input of a report's sections for runs of which only the summaries are known."""
     drawn, note = choose_drawn(cases)
     return Book(cases, [_digest(case) for case in drawn], note)
 

@@ -69,7 +69,7 @@ def _grid(sweep: Sweep, columns: Sequence[Column]) -> Table:
 
 
 def _cells(summaries: Sequence[Json], column: Column) -> list[Text]:
-    """Return the cells of a column and mark all cells with the best value; mark none if the column is constant."""
+    """Return the cells of a column, and mark all cells with the best value. If all cells are equal, mark none."""
     path, _, write = column
     values = [value(summary, path) for summary in summaries]
     known = [figure for figure in values if figure is not None]

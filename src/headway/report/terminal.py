@@ -28,7 +28,8 @@ C = TypeVar("C")
 
 
 def wrap(label: str, width: int) -> str:
-    """Return the label in lines of at most `width` characters, unless a part of a word is longer."""
+    """Return the label, broken into lines of at most `width` characters. A line is longer only if it has a single piece
+    of a word that is longer and cannot be broken."""
     lines = [""]
     for word in words(label):
         for part in [word] if len(word.rstrip()) <= width else PARTS.findall(word):
@@ -39,7 +40,8 @@ def wrap(label: str, width: int) -> str:
 
 
 def least_width(labels: Iterable[str], room: int) -> int:
-    """Return the smallest width at which no label breaks inside a name, if the table's `room` allows it."""
+    """Return the smallest width at which no label breaks inside a name. If the table has less `room` than that, return
+    the width that is left for labels."""
     parts = [part.rstrip() for label in labels for word in words(label) for part in PARTS.findall(word)]
     return max(1, min(max(map(len, parts), default=1), LONGEST, room - FIGURES))
 
@@ -51,10 +53,10 @@ def words(label: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Fitted(Generic[C]):
-    """A table that drops its last columns in a narrow terminal before a label breaks inside a name.
+    """A table that fits a narrow terminal: it drops its last columns rather than break a label inside a name.
 
-    `build` returns the table for some figures and a width of labels. Figures in `fixed`, by default the first figure,
-    are never dropped.
+    `build` returns the table with the given figures as columns, and with labels of the given width. Figures in `fixed`,
+    by default the first figure, are never dropped.
     """
 
     labels: Sequence[str]
@@ -88,7 +90,8 @@ def bar(share: float, width: int = 30) -> str:
 
 
 def columns(values: Sequence[float]) -> str:
-    """Draw one character per value. Its height is relative to the largest value; every positive value is visible."""
+    """Return one character per value: a vertical bar whose height is relative to the largest value. Every positive
+    value is visible."""
     top = max(values, default=0.0)
     if top <= 0:
         return " " * len(values)
@@ -133,7 +136,8 @@ def title(scenario: Mapping[str, Any], but: str = "") -> RenderableType:
 
 
 def describe_scenario(scenario: Mapping[str, Any], but: str = "") -> tuple[str, str]:
-    """Describe the cluster, and its latency models and policies, except the policy of stage `but`."""
+    """Return two descriptions: of the cluster, and of its latency models and policies. Leave out the policy of stage
+    `but`."""
     cluster = scenario["cluster"]
     deployments = cluster.get("deployments")
     pools = [cluster] if deployments is None else list(deployments.values())
@@ -153,7 +157,8 @@ def describe_scenario(scenario: Mapping[str, Any], but: str = "") -> tuple[str, 
 
 
 def _halves(pool: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the prefill and the decode half of a disaggregated deployment, or the deployment itself."""
+    """Return the prefill pool and the decode pool of a disaggregated deployment. If the deployment is not
+    disaggregated, return the deployment itself."""
     if "prefill" not in pool:
         return [pool]
     return [{**pool[role], "model": pool["model"], "role": f"{role} "} for role in ("prefill", "decode")]

@@ -28,7 +28,7 @@ def report(validation: Validation) -> RenderableType:
 
 
 def charts(validation: Validation) -> dict[str, tuple[str, Json]]:
-    """Return the title and the chart of each latency: the distributions of the two sides."""
+    """Return the title and the chart of each latency. A chart shows the simulated and the recorded distribution."""
     drawn = {}
     for kind, short in NAMES.items():
         curves = {side: points for side in (SIMULATED, RECORDED) if (points := curve(validation.times[side][kind]))}

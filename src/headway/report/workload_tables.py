@@ -68,7 +68,8 @@ def arrivals(trace: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def _dispersion(window: str, value: float | None, span_s: float) -> str:
-    """Write the dispersion for a window length, or a dash if the trace has too few windows."""
+    """Write the dispersion of the arrivals for a window length. If the trace is too short for enough windows, write a
+    dash."""
     enough = span_s >= WINDOWS * float(window.removesuffix("s"))
     return f"{number(value, 2) if enough else GAP} over {window}"
 
@@ -138,7 +139,7 @@ def about_sessions(sessions: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def reuse(trace: Mapping[str, Any]) -> list[RenderableType]:
-    """Return tables of the block hits of LRU caches of each size."""
+    """Return tables of the block hits that LRU caches of several sizes would have on this trace."""
     block = trace["blocks"]["tokens"]
     tail_first = any(row["order"] == "tail-first" for row in trace["reuse"])
     used = ", tail first" if tail_first else ""
@@ -170,7 +171,8 @@ def snippet(
     columns: str | None = None,
     skip_bad: bool = False,
 ) -> str:
-    """Return the section of a scenario that replays this trace; sessions without a common clock need `starts`."""
+    """Return the section of a scenario that replays this trace. If the times of each session count from the session's
+    own start, the section includes `starts`, which sets when sessions start."""
     where = path if re.fullmatch(r"[\w./-]+", path) else json.dumps(path)
     starts = ", starts: {rate: 0.2/s, arrival: poisson}" if trace.get("clock") == "session" else ""
     mapping = None if columns is None else json.dumps(columns)

@@ -159,7 +159,8 @@ def _cell(case: Case, base: Case | None, column: Column, paired: dict[tuple[str,
 
 
 def delta(path: str, mine: float | None, its: float) -> str:
-    """Return the difference from the baseline: in percentage points for a fraction, otherwise in percent."""
+    """Return the difference of a run's figure (`mine`) from the baseline's figure (`its`): in percentage points if the
+    figure is a fraction, otherwise in percent or, if it is very large, as a factor."""
     if mine is None:
         return ""
     if mine == its:
@@ -187,7 +188,8 @@ def _arrow(path: str, up: bool, text: str) -> str:
 
 
 def _paired_delta(row: Json, path: str, write: Any) -> str:
-    """Return a paired difference with its interval, or a word such as "within noise" if it is not significant."""
+    """Return a paired difference with its interval. If the difference is not significant, return a word such as "within
+    noise" instead."""
     if row["delta"] is None:
         return ""
     if row["word"] not in ("better", "worse"):

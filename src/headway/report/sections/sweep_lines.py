@@ -20,16 +20,18 @@ NUMBER = re.compile(r"\s*([+-]?\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([^\d\s].*
 
 
 class Sweep(Struct, frozen=True):
-    """The runs of a sweep as lines of a chart. `path` is the varied key on the axis; None if no varied key is a
-    quantity. `lines` maps each combination of the other keys to its runs, with their positions on the axis."""
+    """The runs of a sweep as lines of a chart. `path` is the varied key on the x axis; it is None if no varied key is a
+    quantity. There is one line for each combination of the other varied keys: `lines` maps the line's name to its runs,
+    each with its position on the x axis."""
 
     path: str | None
     unit: str
     lines: dict[str, list[tuple[float, Case]]]
 
     def table(self, cases: Cases) -> Cases:
-        """Return the runs for the other parts of the page, best first and named after their lines. If there is an axis,
-        these are the runs at the position where the lines are furthest apart; otherwise they are all runs."""
+        """Return the runs that the other parts of the page show, best first. Each run has the name of its line. If
+        `path` is set, these are the runs at the position where the lines are furthest apart. Otherwise they are one run
+        of each line."""
         if self.path is None:
             chosen, note = {name: runs[-1][1] for name, runs in self.lines.items()}, ""
         else:
@@ -43,11 +45,12 @@ class Sweep(Struct, frozen=True):
         return replace(cases, cases=best_first, baseline=baseline, note=note)
 
     def at(self, place: float) -> dict[str, Case]:
-        """Return the runs at one position on the axis, by line."""
+        """Return the runs at one position on the x axis, by the name of their line."""
         return {name: case for name, runs in self.lines.items() for where, case in runs if where == place}
 
     def widest(self) -> float:
-        """Return the last position where the lines are furthest apart, by goodput ratio and then by TTFT."""
+        """Return the position on the x axis where the lines are furthest apart in goodput ratio. On a tie, compare TTFT
+        p99, and then choose the last position."""
 
         def spread(place: float, figure: str) -> float:
             figures = (value(case.summary, figure) for case in self.at(place).values())
@@ -71,7 +74,8 @@ def sweep_of(cases: Cases) -> Sweep:
 
 
 def _axis(cases: Cases) -> str | None:
-    """Return a varied key that is a quantity in all runs: the arrival rate, or else the key with the most values."""
+    """Return the varied key for the x axis, which must be a quantity in all runs: the arrival rate or, if that does not
+    vary, the key with the most values."""
     paths = [
         path
         for path, values in cases.vary.items()
@@ -83,7 +87,8 @@ def _axis(cases: Cases) -> str | None:
 
 
 def _line(case: Case, cases: Cases, path: str | None) -> str:
-    """Return the name of a run without its position on the axis."""
+    """Return the name of the line to which a run belongs: the run's label and varied keys, without the key on the x
+    axis."""
     several = len({each.label for each in cases.cases}) > 1
     rest = [
         f"{key.rpartition('.')[2]}={setting}"
@@ -106,7 +111,7 @@ def _quantity(setting: Any) -> tuple[float, str]:
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[bool]:
-    """Return for each point whether it is on the Pareto front of low x and high y."""
+    """Return for each point whether it is on the Pareto front, where low x and high y are better."""
     others = set(points)
     return [not any(x <= point[0] and y >= point[1] and (x, y) != point for x, y in others) for point in points]
 
