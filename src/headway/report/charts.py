@@ -310,8 +310,8 @@ def against_load(
     limits: Sequence[tuple[str, float]] = (),
     knee: float | None = None,
 ) -> Json:
-    """Return a chart with a line for each figure against the load. A row has `figure`, `at` and `value`. Limits and the
-    knee are dashed lines."""
+    """Return a chart with a line for each figure against the load. A row has `figure`, `at` and `value`. Dashed lines
+    show the limits and the knee, which is the highest load that meets the targets."""
     encoding = {
         "x": axis("at", load),
         "y": axis("value", unit),

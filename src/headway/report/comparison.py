@@ -43,7 +43,8 @@ def _columns(comparison: Comparison, fairness: bool) -> list[Column]:
 
 
 def figures(summaries: Iterable[Mapping[str, Any]], slo: bool) -> list[Column]:
-    """Return the columns of runs or of groups of requests. Columns of lost requests exist only if some were lost."""
+    """Return the columns of runs or of groups of requests. Include columns of lost requests only if some requests were
+    lost."""
     outcomes = [summary["requests"] for summary in summaries]
     lost = [name for name in ("rejected", "timed_out", "failed") if any(counts[name] for counts in outcomes)]
     times = figure_columns("latency.ttft.mean", "latency.ttft.p99", "latency.tpot.p99", "latency.e2e.mean")

@@ -1,5 +1,5 @@
-"""The report of `headway.experiment.controls` for the terminal: the properties of each control policy, its figures, and
-the effect that the control isolates."""
+"""The B3 controls in the terminal. A control is a run that shows what one part of the LMetric policy contributes. The
+report has the properties of each control, its figures, and the effect that it isolates."""
 
 from __future__ import annotations
 

@@ -127,14 +127,16 @@ def _curve(spread: Mapping[str, float | None]) -> Curve:
 
 
 def sweep_charts(swept: Sweep) -> list[Figure]:
-    """Return goodput and TTFT against the varied key, or goodput against cost."""
+    """Return charts of goodput and TTFT against the varied key. If no varied key is a quantity, return a chart of
+    goodput against cost."""
     book, lines = _sweep_book(swept)
     sweep_section(book, lines)
     return book.figures
 
 
 def sweep_figure(swept: Sweep, path: str) -> list[Figure]:
-    """Return a chart of a figure against the varied key. If no varied key is a quantity, return bars for the points."""
+    """Return a chart of a figure against the varied key. If no varied key is a quantity, return a chart with a bar for
+    each point of the sweep."""
     path = ranking.figure(path, "plot", ranked=False)
     book, lines = _sweep_book(swept)
     if lines.path is not None:

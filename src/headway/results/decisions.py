@@ -180,7 +180,8 @@ class Decisions(Sequence[Decision]):
 
 
 def scorer_weights(routing: object) -> dict[str, float]:
-    """Return the weights of a policy's scorers by their names in a decision. Without scorers, return an empty dict."""
+    """Return the weights of a policy's scorers, by the names that the scorers have in a decision. If the policy has no
+    scorers, return an empty dict."""
     scorers = routing.get("scorers") if isinstance(routing, dict) else None
     weights: dict[str, float] = {}
     for scorer in scorers if isinstance(scorers, list) else ():

@@ -13,7 +13,8 @@ Best = Literal["low", "high"]
 
 
 class Figure(Struct, frozen=True):
-    """One figure of a summary. A figure for which neither a low nor a high value is better cannot rank runs."""
+    """One figure of a summary. If neither a low nor a high value of the figure is better, the figure cannot rank
+    runs."""
 
     unit: str  # empty for a plain number
     better: Best | None

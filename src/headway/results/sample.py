@@ -107,8 +107,8 @@ def throughput(sample: Sample, window_ps: int | None) -> Json:
 
 
 def attainment(sample: Sample, planned: int, window_ps: int | None) -> Json:
-    """Return, for each target, the fraction of the requests with this target that met it, and the goodput: the requests
-    that met all their targets."""
+    """Return, for each target, which fraction of the requests with this target met it. Also return the goodput: the
+    requests that met all their targets."""
     section: Json = {}
     for name in ("ttft", "tpot", "e2e"):
         met = sample.met.get(name, ())
@@ -128,7 +128,8 @@ def ratio(part: int, whole: int) -> float | None:
 
 
 def rate(count: int, window_ps: int | None) -> float | None:
-    """Return a count per second. If there is no window, return None; if its length is 0, return 0."""
+    """Return a count per second, where `window_ps` is the time in which the count was taken. If it is None, return
+    None. If it is 0, return 0."""
     if window_ps is None:
         return None
     return count * PS_PER_SECOND / window_ps if window_ps > 0 else 0.0

@@ -15,7 +15,7 @@ FAULTS: Final = ("crash", "slow", "unreachable")
 
 
 class Level(NamedTuple):
-    """The numbers of a pool's instances from `at_ps`, after all changes at that time, until the next level."""
+    """How many instances a pool has from `at_ps` until the next level. The numbers include all changes at `at_ps`."""
 
     at_ps: int
     held: int  # number of instances that are paid for: all except stopped ones
@@ -94,7 +94,7 @@ class _Pool:
 
 
 def levels(changes: Sequence[StateChange]) -> list[Level]:
-    """Return the numbers of a pool's instances as a step function, from their state changes."""
+    """Return how many instances a pool has over time, as a list of levels, from the state changes of its instances."""
     states: dict[int, str] = {}
     counts: Counter[str] = Counter()
     steps: list[Level] = []

@@ -18,7 +18,7 @@ Spread = dict[str, float | None]
 
 
 def ranks(count: int) -> list[int]:
-    """Return the ranks of the order statistics that the spread of `count` values uses, in ascending order."""
+    """Return the ranks of those of `count` sorted values that `spread` needs, in ascending order."""
     places = {0, count - 1}
     for percent in PERCENTS:
         below = (count - 1) * percent // 100

@@ -139,7 +139,7 @@ def writing(place: str | Path) -> Iterator[None]:
 
 
 def add(folder: str | Path, name: str, lines: Sequence[msgspec.Struct]) -> None:
-    """Write one list of a run, as in LISTS, into its existing folder."""
+    """Write one list of a run's records into the existing run folder. `name` is a key of LISTS."""
     file = Path(folder) / LISTS[name][0]
     part = file.with_suffix(".part")  # write a temporary file, so that an interrupted write leaves the folder readable
     with writing(file):

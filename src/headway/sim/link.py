@@ -1,9 +1,9 @@
 """A link between stores of KV blocks. Concurrent transfers share its bandwidth equally.
 
-The last byte of a transfer leaves the link, and arrives a fixed latency later. State is updated only when a transfer
-starts or when an awaited transfer arrives. `progress` is the virtual time of the link, in units of 2**-40 ps: while n
-transfers share the link, it grows by 1/n ps in each picosecond. A transfer leaves the link when `progress` has grown by
-the time that the transfer needs if it is alone on the link.
+A transfer leaves the link when its last byte does, and arrives a fixed latency after that. The state of a link is
+updated only when a transfer starts or when an awaited transfer arrives. `progress` is the virtual time of the link, in
+units of 2**-40 ps: while n transfers share the link, it grows by 1/n ps in each picosecond. A transfer leaves the link
+when `progress` has grown by the time that the transfer needs if it is alone on the link.
 """
 
 from bisect import insort
@@ -159,7 +159,8 @@ class Links:
                 self.next_ps = link.next_ps
 
     def make_sure(self, now: int) -> None:
-        """Compute exact arrival times of links until `next_ps` is exact or later than now."""
+        """Make sure that `next_ps` is exact if it is not later than now. To do so, compute exact arrival times link by
+        link."""
         heap = self.heap
         while heap and heap[0][0] <= now and not self.links[heap[0][1]].sure:
             _, number = heappop(heap)

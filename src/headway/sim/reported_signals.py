@@ -32,7 +32,8 @@ class Signals:
     """Fresh signals: they show the current state of the instances."""
 
     def __init__(self, instances: list[Instance], policies: list[Any], scalers: Sequence[Any] = ()) -> None:
-        """`scalers` are scaling policies. If only they read KV use, it is computed only when they decide."""
+        """`scalers` are scaling policies. If no other policy reads KV use, KV use is computed only when the scaling
+        policies decide."""
         decides = [name for policy in policies for name in entry_of(policy).reported]
         reads = decides + [name for policy in scalers for name in entry_of(policy).reported]
         self.instances = instances
@@ -72,8 +73,9 @@ class Signals:
             self.refresh_power(now)
 
     def show_tiers(self, view: InstanceView, tiers: Tiers, at: int, before: int, tick: int | None) -> None:
-        """Write the use of an instance's stores, and the rates of moves up to `at`. If `tick` is set, write the use at
-        that tick, otherwise the current use. The rates include only moves before `before`."""
+        """Write the use of an instance's stores to its view, and the rates at which blocks move to and from the stores.
+        If `tick` is set, write the use at that tick, otherwise the current use. The rates are those of a window that
+        ends at `at`, and include only moves before `before`."""
         unwanted = self.unwanted
         if "tier_used" not in unwanted:
             view.tier_used = {

@@ -206,7 +206,8 @@ class Simulation:
             self.capacity.start(self.started_ps)
 
     def choose_preparations(self) -> list[Phase]:
-        """Return the phases of an instant that precede the router's phases. A simple simulation has none."""
+        """Return the phases of an instant that precede the router's phases. There are none if there is one router
+        without a queue, no instance starts or stops, and no policy observes signals that vary."""
         phases: list[Phase] = []
         if self.routers is not None:
             phases.append(self.routers.sync)
@@ -218,7 +219,8 @@ class Simulation:
 
     def choose_reactions(self) -> list[Phase]:
         """Return the phases of an instant that follow the router's phases. They may cause more events at the same
-        instant. A simple simulation has none."""
+        instant. There are none if the router has no queue, no instance starts or stops, and the traffic does not depend
+        on how requests end."""
         phases: list[Phase] = []
         if self.capacity is not None:
             phases.append(self.manage_capacity)

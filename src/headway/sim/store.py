@@ -116,8 +116,8 @@ class Store:
 
     def touch(self, content: list[Stretch], counts: bool, since: int) -> int:
         """Make stored blocks the most recent ones, but keep the times of their puts. If levels are use counts
-        (`counts`), add one to the level; otherwise set the new level. Return how many of the blocks were put
-        after `since`."""
+        (`counts`), add one to the level of each block. Otherwise set it to the level in `content`. Return how many of
+        the blocks were put after `since`."""
         order, ranked = self.order, self.ranked
         young = 0
         first: int

@@ -1,4 +1,5 @@
-"""The sweep: goodput and TTFT against the varied key, or goodput against cost."""
+"""The section on a sweep: goodput and TTFT against the varied key or, if no varied key is a quantity, goodput against
+cost."""
 
 from __future__ import annotations
 

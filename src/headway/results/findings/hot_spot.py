@@ -27,7 +27,7 @@ EXCESS: Final = 8
 
 
 class Spot(NamedTuple):
-    """An instance that is hot from slice `begin` up to slice `end`."""
+    """An instance that is hot in all slices from `begin` up to, but not including, `end`."""
 
     instance: int
     begin: int

@@ -22,7 +22,7 @@ MET, MISSED, UNCOUNTED = 0, 1, -1
 
 
 class Material:
-    """A run as the sections read it. Derived values are computed on first use and cached."""
+    """The data of a run that the sections read. Derived values are computed on first use and cached."""
 
     def __init__(self, result: Result, findings: Sequence[Finding] | None = None) -> None:
         self.result = result
