@@ -59,7 +59,7 @@ class Bench:
 
     def records(self, runs: Sequence[PlannedRun], left_s: float | None = None) -> list[Record]:
         """Return the record of each run, in order. `left_s` is the wall-clock time that is left for the evaluation. If
-        it is shorter than the time limit of a run, it is the limit."""
+        this is shorter than the time limit of a run, it replaces that limit."""
         keys = [(Key(policies_key(run.bundle), run.case.key, run.case.seed), run.explain) for run in runs]
         records: dict[tuple[Key, bool], Record] = {}
         missing: dict[tuple[Key, bool], PlannedRun] = {}

@@ -33,8 +33,8 @@ Charts = Callable[[], Sequence[Figure]]
 
 
 class View(Struct, frozen=True):
-    """What people see of a result. If `charts` does not have a requested name, such as the path of a figure, `draw`
-    returns its charts."""
+    """What people see of a result. If `charts` does not have the name that a user asks for, such as the path of a
+    figure, `draw` returns the charts of that name."""
 
     page: RenderableType
     charts: Mapping[str, Charts] = {}  # functions that return charts, by name; the default chart is first

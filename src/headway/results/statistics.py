@@ -18,7 +18,8 @@ Spread = dict[str, float | None]
 
 
 def ranks(count: int) -> list[int]:
-    """Return the ranks of those of `count` sorted values that `spread` needs, in ascending order."""
+    """Return which ranks `spread` needs of a sample of `count` values, in ascending order. The smallest value has rank
+    0."""
     places = {0, count - 1}
     for percent in PERCENTS:
         below = (count - 1) * percent // 100

@@ -1,4 +1,4 @@
-"""Divides a run into intervals of equal length, and sums for each interval the time for which spans overlap it, in
+"""Divides a run into intervals of equal length, and sums, for each interval, how long each span overlaps it. Times are
 whole picoseconds."""
 
 from array import array
@@ -23,7 +23,7 @@ class Grid(Struct, frozen=True):
 
 
 class SpanSums:
-    """For each interval, the sum of the times for which spans overlap it. Adding a span takes constant time: the
+    """For each interval, how long each span overlaps it, summed over all spans. Adding a span takes constant time: the
     intervals that a span covers completely are stored only as a change at the first and after the last of them."""
 
     __slots__ = ("_change", "_grid", "_length", "_part")

@@ -82,7 +82,7 @@ def find(run: Observed) -> list[Finding]:
 
 
 def by_chance(peers: int, decisions: int) -> int:
-    """Return the length from which on a series of equal choices is unlikely to be random."""
+    """Return how long a series of equal choices must be to be unlikely under random choice."""
     choices, ways = 1, 1
     while ways < ONCE_IN * decisions:
         choices, ways = choices + 1, ways * peers
@@ -90,8 +90,8 @@ def by_chance(peers: int, decisions: int) -> int:
 
 
 def _herds(run: Observed, peers: Sequence[int], decisions: Decisions, limit: int) -> Iterator[Herd]:
-    """Yield herds in order of time. If a request leaves an instance, or an instance changes its state, at the time of a
-    decision, the decision comes after it."""
+    """Yield herds in order of time. Apply the end of a request's stay, or a change of an instance's state, before the
+    decisions at the same time."""
     target_of, at_ps, end_ps = decisions.target, decisions.at_ps, decisions.end_ps
     ending = sorted((row for row in decisions.rows if end_ps[row] > at_ps[row]), key=end_ps.__getitem__, reverse=True)
     changes = [change for change in reversed(run.result.states) if change.instance in peers]

@@ -53,7 +53,7 @@ def find(run: Observed) -> list[Finding]:
 
 
 def sum_by_slice(grid: Grid, spans: Iterable[tuple[int, int]]) -> list[int]:
-    """Return, for each slice, the sum of the times that the spans overlap with it."""
+    """Return, for each slice, how long each span overlaps it, summed over all spans."""
     sums = SpanSums(grid)
     for begin, end in spans:
         sums.add(begin, end)
