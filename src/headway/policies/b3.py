@@ -1,10 +1,10 @@
 """The B3 family: LMetric, its controls that ignore the cache or the load, and hybrids that switch between rules.
 
 All policies use the same quantities. `num_requests` is the number of requests in flight, waiting or running. `pending`
-is the number of prompt tokens, believed uncached, of requests without a first token. Both are the router's own exact
-counters; they change when a request is routed, generates its first token, or ends. `hit` is the number of tokens in the
-longest prefix of 512-token blocks that is believed cached. Only full blocks match, so `uncached` = prompt tokens − hit
-is never negative.
+counts prompt tokens of the requests that have no first token yet; tokens that the router believes to be cached do not
+count. Both numbers are the router's own exact counters. They change when a request is routed, generates its first
+token, or ends. `hit` is the number of prompt tokens that the router believes to be cached: the longest matching prefix
+of 512-token blocks. Only full blocks match, so `uncached` = prompt tokens − hit is never negative.
 """
 
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ COUNTERS = ("inflight", "pending_prefill_tokens", "prefix_index")
 
 
 class Rotation(Struct, eq=False):
-    """Finds the lowest key. If several keys are equally low, they win in turn. Each group of instances has its own
-    counter of turns, which advances only on ties."""
+    """Finds the instance with the lowest key. If several instances have the same lowest key, they are chosen in turn.
+    The turns are counted for each group of instances, and advance only on ties."""
 
     turns: dict[int, int] = {}  # number of a group of instances -> number of ties so far
 

@@ -48,7 +48,7 @@ class _File(Protocol):
 
 
 class BundlePolicyForm(Struct, frozen=True, eq=False):
-    """A policy in a bundle: as in a scenario, or with its `type`."""
+    """The form of a policy in a bundle: either the same as in a scenario, or a mapping with the key `type`."""
 
     stage: str
 
@@ -137,7 +137,8 @@ class Bundle(Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """A hash of the policies, as 16 hexadecimal digits. It does not depend on the name and the origin."""
+        """A hash of the policies, as 16 hexadecimal digits. The name, generation, parent and mutations do not change
+        it."""
         text = msgspec.json.encode(self.policies, order="sorted")
         return blake2b(text, digest_size=8).hexdigest()
 
@@ -153,8 +154,8 @@ def is_bundle(document: object) -> bool:
 
 
 def complexity(stage: str, spec: Any) -> int:
-    """Return the complexity of a policy. For code and trees, it is the number of syntax nodes, or of words if the
-    source is rejected; for other policies, it is the number of parameters."""
+    """Return the complexity of a policy. For code and trees, this is the number of syntax nodes of the source. If the
+    source is rejected, the number of its words is used instead. For other policies, it is the number of parameters."""
     name, parameters = registry.split(spec, f"policies.{stage}")
     if registry.is_file(name):  # do not execute the file
         return len(parameters)

@@ -37,8 +37,8 @@ class Context:
         *,
         follows: Context | None = None,
     ) -> None:
-        """Create a context. If this router replaces another one, `follows` is that router's context, and its prefix
-        indexes stay in use."""
+        """Create a context. If this router replaces another one, `follows` is the context of the old router. The new
+        router then continues to use the old router's prefix indexes."""
         self.instances = tuple(instances)
         self.rng = rng  # returns an independent random stream for each name
         self.estimator = estimator
@@ -61,7 +61,8 @@ class Context:
         return self._indexes[key]
 
     def with_streams(self, form: str) -> Context:
-        """Return a copy of the context that inserts the names of random streams into `form`, as in `prefill.{}`."""
+        """Return a copy of the context whose random streams have other names. `form` makes the new name from the old
+        one: with `prefill.{}`, the stream `x` becomes `prefill.x`."""
         renamed = copy(self)
         renamed.rng = partial(_stream, self.rng, form)
         return renamed

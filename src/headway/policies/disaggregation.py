@@ -81,7 +81,8 @@ class Half(ClusterView):
         self.by_id = {view.id: view for view in instances}
 
     def at(self, cluster: ClusterView) -> Half:
-        """Copy the state of the current decision, and return this view."""
+        """Copy the time, priority and other state of the current decision from `cluster` into this view, and return
+        this view."""
         self.now_ps = cluster.now_ps
         self.priority = cluster.priority
         self.explain = cluster.explain
@@ -90,7 +91,8 @@ class Half(ClusterView):
         return self
 
     def find(self, answer: Any) -> InstanceView | None:
-        """Return the instance that an answer names. If the answer is not valid for a half, return None."""
+        """Return the instance that a policy's answer names. If the answer is not a `Route` to a single instance of this
+        half, return None."""
         if not isinstance(answer, Route) or answer.prefill is not None:
             return None
         try:
@@ -123,8 +125,8 @@ class Pairing:
         self.assemble(decode, prefill, decode, decider)
 
     def assemble(self, whole: Any, prefill: Any, decode: Any, decider: Any) -> None:
-        """Set the policies of the halves and the decider. The entry of the pairing is the entry of `whole`, but with
-        the signals that these parts read."""
+        """Set the policies of the two halves and the decider. The pairing gets the catalogue entry of `whole`, except
+        that it declares the signals that the two policies and the decider read."""
         self.parts = (prefill, decode, decider)
         self.entry = combine_entries(whole, self.parts)
         self.split = 0  # number of requests with a prefill instance and a decode instance
@@ -181,8 +183,8 @@ class Pairing:
         return answer
 
     def _observe(self, event: Event) -> None:
-        """Pass an event on. The decode half and the decider get it unchanged. If the request has a prefill instance,
-        the prefill half gets the event with that instance."""
+        """Pass an event on to the policies. The decode half and the decider get the event unchanged. The prefill half
+        gets it only if the request has a prefill instance; `event.instance` is then the prefill instance."""
         prefill, *others = self.parts
         for part in others:
             if hasattr(part, "observe"):

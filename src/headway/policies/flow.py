@@ -75,7 +75,8 @@ class Lane(Struct, eq=False):
                 return entry
 
     def forget(self) -> None:
-        """Subtract one from the live requests. If many entries of the heap are stale, drop the stale ones."""
+        """Decrease the number of live requests by one. If the heap then has many stale entries, remove all stale
+        entries."""
         self.live -= 1
         if len(self.heap) > 2 * self.live + SLACK:
             self.heap = [item for item in self.heap if not item[2].left]
@@ -83,8 +84,8 @@ class Lane(Struct, eq=False):
 
 
 class Band(Struct, eq=False):
-    """The lanes of one priority. The lane with the lowest rank is served next; of equal ranks, the lane whose first
-    request has the lowest number."""
+    """The lanes of one priority. The lane with the lowest rank is served next. If several lanes have the same rank, the
+    lane whose first request entered the queue earliest is served next."""
 
     name: str
     lanes: defaultdict[str, Lane] = field(default_factory=lambda: defaultdict(Lane))  # tenant -> lane
@@ -185,7 +186,8 @@ class Bands:
         return next(reached, len(self.thresholds))
 
     def give_turn(self, band: Band, lane: Lane) -> None:
-        """Add the lane to the lanes that wait for a turn. With weighted fairness, an empty lane gains no credit."""
+        """Add the lane to the lanes that wait for a turn. With weighted fairness, its rank is raised to the rank of the
+        last turn, so that a lane earns no advantage while it is empty."""
         if self.fairness != "weighted":
             band.clock += 1
             lane.rank = band.clock

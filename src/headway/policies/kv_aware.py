@@ -130,14 +130,16 @@ class KvAware(Believer):
 
 
 def holders(instances: Sequence[InstanceView], hits: list[int]) -> Sequence[InstanceView]:
-    """Return the instances that hold a part of the prompt. If none does, or there are few instances, return all."""
+    """Return the instances that are believed to hold at least one block of the prompt. If there are none, or if the
+    cluster has at most `FEW` instances, return all instances."""
     if len(instances) <= FEW or not any(hits):
         return instances
     return [view for view in instances if hits[view.index]] or instances
 
 
 def prefix_key(path: Path, runs: tuple[tuple[int, int], ...], block: int) -> int:
-    """Return the key of the run that contains `block`. If no run contains it, return the prompt's first key."""
+    """Return the key of the run that contains `block`. A run is a sequence of consecutive blocks with one key. If no
+    run contains the block, return the prompt's first key."""
     for key, end in runs:
         if end >= block:
             return key

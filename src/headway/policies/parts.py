@@ -13,7 +13,8 @@ Observe = Callable[[Event], None]
 
 
 def combine_entries(whole: Any, parts: Iterable[Any]) -> Entry:
-    """Return the entry of `whole`, but with the signals that its parts read instead of its own signals."""
+    """Return the catalogue entry of `whole`, but with the signals that the parts read in place of the signals of
+    `whole`."""
     entries = [entry_of(part) for part in parts]
     return replace(
         entry_of(whole),
@@ -24,7 +25,8 @@ def combine_entries(whole: Any, parts: Iterable[Any]) -> Entry:
 
 
 def collect_metrics(parts: Iterable[tuple[str, Any]]) -> dict[str, float]:
-    """Merge the metrics of all parts that have metrics. Each part is given with its location, which errors name."""
+    """Merge the metrics of all parts that report metrics. `parts` has (location, part) pairs; error messages name the
+    location."""
     reports = [figures(part, place) for place, part in parts if hasattr(part, "metrics")]
     return {name: value for report in reports for name, value in report.items()}
 

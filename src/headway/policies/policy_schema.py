@@ -1,7 +1,8 @@
 """The forms of policies in files, for JSON Schemas: a name, or a mapping with the name and the parameters.
 
-A policy's name may also have `_` in place of `-`, and its parameters `-` in place of `_`. Both spellings are valid, but
-only the usual one has its parameters described. A policy from a user's file has parameters that no schema can know.
+A policy's name may be written with `_` in place of `-`, and its parameters with `-` in place of `_`. Both spellings are
+valid, but the schema describes the parameters only for the spelling in the catalogue. It cannot describe the parameters
+of a policy in a user's file.
 """
 
 from typing import Any, Final
@@ -21,7 +22,7 @@ WEIGHT: Final[Json] = {"type": ["number", "string"], "minimum": 0, "description"
 
 
 class PolicyForm(Struct, frozen=True, eq=False):
-    """A policy of a stage. With `live`, oracle policies are not valid."""
+    """The form of a policy of one stage. If `live` is set, the form excludes oracle policies."""
 
     stage: str
     live: bool = False
@@ -42,7 +43,7 @@ class PolicyForm(Struct, frozen=True, eq=False):
 
 
 def policy_form(stage: str, live: bool = False) -> Form:
-    """Return the form of a policy of this stage. With `live`, oracle policies are not valid."""
+    """Return the form of a policy of this stage. If `live` is set, the form excludes oracle policies."""
     return Form.of(PolicyForm(stage, live))
 
 
@@ -52,17 +53,20 @@ def known_entries(stage: str) -> list[Entry]:
 
 
 def other_names(stage: str) -> Json:
-    """Return the schema of the names that the catalogue does not list: in another spelling, or of a user's class."""
+    """Return the schema of the policy names that the catalogue does not list: names spelled with `_`, and classes in
+    users' files."""
     return {"type": "string", "pattern": f"{OTHER_SPELLING}|{FILE}" if stage in METHODS else OTHER_SPELLING}
 
 
 def unknown_parameters(stage: str) -> Json:
-    """Return the schema of the mapping of a policy whose parameters are not known here."""
+    """Return the schema of a mapping that describes a policy whose name is not in the catalogue. Any parameters are
+    valid."""
     return {"type": "object", "properties": {"name": other_names(stage)}, "required": ["name"]}
 
 
 def described(entry: Entry, definitions: Definitions, **more: Json) -> Json:
-    """Return the schema of a policy's mapping: its name, `more` keys that are required too, and its parameters."""
+    """Return the schema of a mapping that describes a policy: its name, the keys in `more`, which are required too, and
+    its parameters."""
     return {
         "description": entry.summary,
         **parameters_schema(entry, definitions, name={"const": entry.name}, **more),
@@ -70,7 +74,7 @@ def described(entry: Entry, definitions: Definitions, **more: Json) -> Json:
 
 
 def parameters_schema(entry: Entry, definitions: Definitions, **required: Json) -> Json:
-    """Return the schema of a mapping with the parameters of a policy, and with these keys."""
+    """Return the schema of a mapping that has the keys in `required` and may have the parameters of a policy."""
     parameters = {each.name: parameter_schema(each, definitions) for each in entry.parameters}
     schema = strict({**required, **parameters}, list(required))
     dashed = [name.replace("_", "-") for name in parameters if "_" in name]

@@ -1,20 +1,22 @@
 """The blocks that the router believes to be cached on each instance: hierarchical block hashes, with an LRU limit per
 instance.
 
-The belief is about blocks, but the index stores runs of consecutive blocks. Blocks that are touched together are
-adjacent in the LRU order, and the head of the prompt is more recent than its tail. Therefore the part of a run that was
-touched at one time is one *piece*, and a touch costs O(1) amortised per run:
+The index behaves as if it recorded single blocks, but it stores runs. A *run* is a sequence of consecutive blocks with
+one key. To *touch* blocks means to make them the most recently used. Blocks that are touched together are adjacent in
+the LRU order, and the blocks at the start of a prompt are more recent than those at its end. Therefore the blocks of a
+run that were last touched together are stored as one *piece*, and a touch costs O(1) amortised per run:
 
     touched whole         [0 ........................ 12)      one piece
     then its front only   [0 .... 4) [4 ............. 12)      the front becomes recent, the back keeps its position
     then whole again      [0 ........................ 12)      merged
 
-A block's parent is touched after the block. Therefore an instance that holds a block holds the whole prefix before it,
-and the index needs only one number per run: the end of the blocks that the instance holds. An instance that reports
-evictions may lose a run and keep the runs after it (a hole); a match then ends at the hole. The tail of a run moves to
-slower tiers before its head. Therefore two more numbers per run describe the tiers: the end of the blocks on the GPU,
-and the end of the blocks on the GPU or in CPU memory. A store that several instances share extends the match of each of
-these instances.
+A prompt touches its blocks from last to first. So an instance that holds a block also holds all blocks before it, and
+the index needs only one number per run and instance: the end of the blocks that the instance holds. An instance that
+reports evictions may lose a run and keep the runs after it. This is a *hole*, and a match ends at the hole.
+
+The last blocks of a run move to slower tiers before its first blocks. Therefore two more numbers per run describe the
+tiers: the end of the blocks on the GPU, and the end of the blocks on the GPU or in CPU memory. If several instances
+share a store, the blocks in the store can lengthen the match of each of these instances.
 """
 
 from bisect import bisect_left
@@ -40,8 +42,8 @@ Pieces = OrderedDict[int | tuple[int, int], int]
 class PrefixIndex:
     """One index for all instances. It assumes that an instance holds the last `capacity` blocks that were routed to it.
 
-    It behaves like an LRU cache of single blocks in which a prompt touches its blocks from last to first. Reading the
-    index does not change the order.
+    It gives the same answers as an LRU cache of single blocks in which each prompt makes its blocks the most recently
+    used, from its last block to its first. Reading the index does not change the LRU order.
     """
 
     def __init__(self, instances: int, capacity: int, block_tokens: int) -> None:
@@ -68,8 +70,8 @@ class PrefixIndex:
         return self._sizes[instance] / self.capacity
 
     def eviction_order(self, instance: int) -> Iterator[tuple[int, int, int]]:
-        """Iterate over the pieces in order of eviction, as (key, first block, end block). A piece is evicted from its
-        end."""
+        """Iterate over the pieces in order of eviction, as (key, first block, end block). Within a piece, the last
+        block is evicted first."""
         for name, first in self._pieces[instance].items():
             if isinstance(name, tuple):
                 key, end = name
@@ -96,8 +98,8 @@ class PrefixIndex:
         return matched
 
     def _deepest(self, runs: tuple[tuple[int, int], ...]) -> list[int]:
-        """Do the same as `matches` for a prompt of many runs. Search from its end, and skip a run if only instances
-        that are already matched hold it."""
+        """Return the same as `matches`, but faster for a prompt of many runs. The search starts at the end of the
+        prompt, and skips a run if every instance that holds it is already matched."""
         table, low = self._holders, self._held_by_any(runs)
         matched = self._none[:]
         if not low:
@@ -115,13 +117,13 @@ class PrefixIndex:
         return matched
 
     def _held_by_any(self, runs: tuple[tuple[int, int], ...]) -> int:
-        """Return the number of leading runs that at least one instance holds. An instance that holds a run also holds
-        all runs before it, so bisection works."""
+        """Return how many runs, counted from the start of the prompt, at least one instance holds. An instance that
+        holds a run also holds all runs before it, so bisection works."""
         table = self._holders
         return bisect_left(runs, True, key=lambda run: run[0] not in table)
 
     def _matches_with_holes(self, path: Path) -> list[int]:
-        """Do the same as `matches` if an instance may hold a run without the runs before it."""
+        """Return the same as `matches`, for an index in which an instance may hold a run without the runs before it."""
         if self._shared:
             return self._reach(path, len(TIERS) - 1)
         matched = self._none[:]
@@ -137,8 +139,8 @@ class PrefixIndex:
         return matched
 
     def matches_within(self, path: Path, tier: str) -> list[int]:
-        """Do the same as `matches`, but count only blocks believed to be in this tier (gpu, cpu, storage) or a faster
-        one."""
+        """Return the same as `matches`, but count only blocks believed to be in this tier (gpu, cpu, storage) or a
+        faster one."""
         if tier not in TIERS:
             raise HeadwayError(f"matches_within: there is no tier {tier!r}.{suggest(tier, TIERS)}")
         level = TIERS.index(tier)
@@ -159,7 +161,8 @@ class PrefixIndex:
         return matched
 
     def share(self, instances: Iterable[int], tier: str) -> SharedStore:
-        """Return a new store of that tier, from which these instances load. The caller records the store's blocks."""
+        """Create and return a store in this tier, from which all these instances can load blocks. The caller must
+        record which blocks the store contains."""
         store = SharedStore(TIERS.index(tier))
         self._shared = self._shared or [[] for _ in range(self.instances)]
         for instance in instances:
@@ -168,7 +171,8 @@ class PrefixIndex:
         return store
 
     def _reach(self, path: Path, level: int) -> list[int]:
-        """Do the same as `matches_within` with shared stores."""
+        """Return the same as `matches_within`, but count blocks in shared stores too. `level` is the index of the tier
+        in `TIERS`."""
         matched = self._none[:]
         going, start = list(range(self.instances)), 0  # `going`: the instances that hold all blocks before `start`
         for key, end in path.blocks(self.block_tokens):
@@ -190,9 +194,9 @@ class PrefixIndex:
         return matched
 
     def move(self, instance: int, key: int, block: int, source: int, target: int) -> None:
-        """Record that an instance has moved the blocks of a run from `block` on, from tier `source` to the slower tier
-        `target`, or has evicted them. If `target` is the GPU, the instance has loaded the blocks before `block` to the
-        GPU."""
+        """Record that an instance has moved blocks of a run between tiers. If `target` is slower than `source`, the
+        blocks from `block` on have moved from `source` to `target`; the target GONE means that they were evicted. If
+        `target` is the GPU, the blocks before `block` are now on the GPU."""
         holders = self._holders.get(key)
         held = None if holders is None else holders.get(instance)
         if held is None:
@@ -216,7 +220,7 @@ class PrefixIndex:
             moved.pop(key, None)
 
     def _bring_up(self, instance: int, runs: tuple[tuple[int, int], ...]) -> None:
-        """Record that an instance computes a prompt, so that the prompt's blocks are on its GPU."""
+        """Record that the blocks of a prompt are on the instance's GPU, because the instance computes this prompt."""
         moved = self._moved[instance]
         for key, end in runs:
             if key in moved:
@@ -259,8 +263,9 @@ class PrefixIndex:
         return holders is not None and instance in holders
 
     def store(self, instance: int, key: int, start: int, end: int) -> bool:
-        """Record blocks of a run that an instance reports; the index must contain all blocks before them. The new
-        blocks are evicted first, so the blocks before them stay longer. Return False if the capacity is too small."""
+        """Record that an instance reports the blocks `start` to `end` of a run. The index must already contain all
+        blocks before `start`. The new blocks become the first to be evicted, so that the blocks before them stay
+        longer. If the capacity is too small for the new blocks, return False."""
         if self.holds(instance, key):
             return True
         size = self._sizes[instance] + end - start
@@ -292,7 +297,8 @@ class PrefixIndex:
         self._sizes[instance] = 0
 
     def touch(self, instance: int, path: Path) -> None:
-        """Make the prompt's full blocks the instance's most recently used, and evict the oldest beyond the capacity."""
+        """Make the full blocks of the prompt the most recently used of the instance. Evict the oldest blocks beyond the
+        capacity."""
         runs = path.blocks(self.block_tokens)
         table = self._holders
         pieces = self._pieces[instance]
@@ -340,7 +346,8 @@ class PrefixIndex:
         return new[-1][1] - first
 
     def _touch_pieces(self, instance: int, key: int, start: int, end: int) -> None:
-        """Touch blocks `start` to `end` of a run that has several pieces, or that this touch splits into pieces."""
+        """Make blocks `start` to `end` of a run the most recently used. The run has several pieces, or this call splits
+        it into pieces."""
         pieces = self._pieces[instance]
         fronts = self._fronts[instance]
         ends = fronts.pop(key, [])
@@ -359,7 +366,8 @@ class PrefixIndex:
             pieces.move_to_end(key)
 
     def _evict(self, instance: int, excess: int) -> None:
-        """Drop the least recently used blocks. They are in the oldest piece, which is always the last of its run."""
+        """Drop the `excess` least recently used blocks. They are at the end of the oldest piece, which is always the
+        last piece of its run."""
         table = self._holders
         pieces = self._pieces[instance]
         fronts = self._fronts[instance]

@@ -1,5 +1,5 @@
-"""The queues of schedulers. A queue contains the requests that wait at one instance, as tickets with the information
-that an engine may have."""
+"""The queues of schedulers. A queue contains the requests that wait at one instance, as tickets. A ticket has only
+information that a real engine could have."""
 
 from collections import deque
 from collections.abc import Callable
@@ -34,11 +34,11 @@ class Ticket(Struct, eq=False, gc=False):
 
 class Queue(Protocol):
     """The waiting requests of one instance, in the order in which they enter the batch. Only the methods below may
-    change the order, so that it is constant between scheduling changes.
+    change the order, so that the order stays constant between calls of these methods.
 
-    Two methods are optional. `chunk(ticket)` returns the maximum number of prompt tokens of a request in one step
-    (None: the whole budget); it is called whenever the request begins to wait. `ended(ticket, output_tokens,
-    completed)` is called when a running request completes or its client gives up.
+    Two methods are optional. `chunk(ticket)` returns the maximum number of prompt tokens of a request in one step. None
+    means the whole token budget of the step. It is called whenever the request begins to wait. `ended(ticket,
+    output_tokens, completed)` is called when a running request completes or its client gives up.
     """
 
     def add(self, ticket: Ticket) -> None:
@@ -48,8 +48,8 @@ class Queue(Protocol):
         """Add a running request that was preempted."""
 
     def first(self) -> Ticket:
-        """Return the next request to enter the batch. If it cannot enter, no other request does. This is called only
-        while requests wait."""
+        """Return the next request to enter the batch. If this request cannot enter, no other request enters. The engine
+        calls this only while requests wait."""
 
     def take(self) -> None:
         """Remove the first request, which enters the batch."""
@@ -58,8 +58,9 @@ class Queue(Protocol):
         """Remove a waiting request whose client has given up."""
 
     def order(self, running: list[Ticket]) -> list[Ticket]:
-        """Sort the running requests for preemption: when blocks run out, the last one is preempted first. `running` is
-        in order of entry. Equal calls must return the same order, or requests may never progress."""
+        """Sort the running requests for preemption: when blocks run out, the last request of the result is preempted
+        first. `running` is in order of entry into the batch. Calls with equal arguments must return the same order, or
+        requests may never progress."""
 
 
 SLACK: Final = 16  # number of removed entries that a queue may keep even if it is short

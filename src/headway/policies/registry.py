@@ -60,7 +60,8 @@ Kind = Literal["policy", "extra", "control", "template"]
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """The range of a numeric parameter. Building a policy checks it, and a search draws values from it."""
+    """The range of a numeric parameter. Building a policy checks that the value is in the range, and a search chooses
+    values from it."""
 
     low: float
     high: float
@@ -116,9 +117,9 @@ def policy(
     """Declare a policy class: make it a dataclass and register it under its stage and name. A class that is loaded by
     its path (`my_policy.py:MyPolicy`) is not registered.
 
-    Omit `reported` to receive every signal that instances report; otherwise reading an undeclared one raises an error.
-    Omit `exact` as well to receive tenants and totals too. `kind` decides whether the policy runs in a comparison that
-    names no policies."""
+    `reported` lists the reported signals that the policy reads, and reading any other reported signal raises an error.
+    If `reported` is omitted, the policy may read all of them. If `exact` is omitted too, the policy may also read
+    tenants and totals. `kind` decides whether the policy runs in a comparison that names no policies."""
 
     def register(cls: T) -> T:
         entry = describe(cls, stage, name, exact, reported, oracle, kind)
@@ -293,8 +294,8 @@ def values_of(policy: Any) -> dict[str, Any]:
 
 
 def explicit(stage: str, spec: Any, where: str, policy: Any = None) -> dict[str, Any]:
-    """Return a policy's name and all its parameters. If the caller has already built the policy of `spec`, it passes
-    this object as `policy`."""
+    """Return a policy's name and all its parameters. If the policy object of `spec` already exists, pass it as
+    `policy`, so that it is not built again."""
     name, _ = split(spec, where)
     policy = build(stage, spec, where) if policy is None else policy
     return {"name": name if is_file(name) else policy.entry.name, **msgspec.to_builtins(values_of(policy))}

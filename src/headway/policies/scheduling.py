@@ -1,9 +1,9 @@
 """Schedulers decide the order in which requests enter an instance's batch, the size of their prefill chunks, and which
 request is preempted.
 
-A scheduler makes one queue for each instance. The engine calls the queue only at scheduling changes. A request's key is
-fixed when it arrives at its instance. `aging` adds the arrival time to the key, so that no request starves. A waiting
-request never preempts a running one.
+A scheduler makes one queue for each instance. The engine calls the queue only at scheduling changes: when a request
+arrives, enters the batch, leaves or is preempted. A request's key is fixed when it arrives at its instance. `aging`
+adds the arrival time to the key, so that no request starves. A waiting request never preempts a running one.
 """
 
 from dataclasses import field

@@ -59,7 +59,8 @@ class AdapterAffinity:
 
 
 class Prefixed(Believer):
-    """A scorer that reads the router's prefix index, and reports its belief about the prompt scored last."""
+    """A scorer that reads the router's prefix index. After each call, it can report how many tokens of the last scored
+    prompt it believes to be cached."""
 
     def bind(self, context: Context) -> None:
         super().bind(context)

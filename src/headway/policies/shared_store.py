@@ -1,6 +1,7 @@
-"""The blocks that the router believes to be in a shared store: for each run of a prompt, one contiguous range.
+"""The blocks that the router believes to be in a shared store. For each run (a sequence of consecutive blocks with one
+key), the router records one contiguous range of blocks.
 
-The router ignores other blocks of the run, so the store may contain more blocks than the router believes.
+Blocks of the run outside this range are not recorded, so the store may contain more blocks than the router believes.
 """
 
 from msgspec import Struct
@@ -31,6 +32,6 @@ class SharedStore(Struct, eq=False):
             self.stretches.pop(key, None)
 
     def reach(self, key: int, at: int) -> int:
-        """Return the first block of a run at or after block `at` that is not believed to be stored."""
+        """Return the first block at or after `at` that the store is not believed to contain."""
         first, last = self.stretches.get(key, (0, 0))
         return last if first <= at < last else at

@@ -6,9 +6,10 @@ A tree is a value, or a mapping that branches:
     then: -1                                   # a tree
     else: ratio(cached_tokens(instance), request.prompt_tokens)
 
-A mapping may instead have the key `rules`, a list of {if, then} that are tried in order and end with a plain tree, or
-only the key `value`. The top level may also have `parameters` ({NAME: [default, low, high]}) and `let` ({name:
-expression}, evaluated first, in order). Values and conditions are expressions of the language.
+Two other mappings are valid in place of a branch. `rules` is a list of {if, then}, tried in order; its last item is a
+tree without a condition. `value` has a single value. The top level may also have `parameters` ({NAME: [default, low,
+high]}) and `let` ({name: expression}, evaluated first, in order). Values and conditions are expressions of the policy
+language.
 """
 
 import ast
@@ -42,7 +43,7 @@ JOINED: Final = {"all": " and ", "any": " or "}
 
 
 class TreeSource(Struct, frozen=True):
-    """The source that a tree is compiled to, and for each line of the source the location in the tree."""
+    """The source that a tree is compiled to. `places` has, for each line of the source, the location in the tree."""
 
     text: str
     places: list[str]

@@ -110,9 +110,9 @@ class Weighted:
 
 
 def combiner(weights: list[float]) -> Callable[[list[list[float]]], list[float]]:
-    """Return a function that computes the weighted totals, summed in the order of the scorers. Profiles with at most
-    three scorers need one pass. This pass omits `strict=True`, because all lists have the same length, and the check
-    would take as long as the sum."""
+    """Return a function that computes the weighted sum of each candidate's scores, in the order of the scorers. With at
+    most three scorers, one loop over the candidates is enough. This loop omits `strict=True`, because all lists have
+    the same length and the check would take as long as the sum."""
     if len(weights) == 1:
         return lambda scores: scores[0]
     if len(weights) == 2:

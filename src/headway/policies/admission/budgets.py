@@ -46,7 +46,8 @@ class MaxConcurrency:
         return ADMIT
 
     def permit(self, request: Request, targets: Sequence[InstanceView]) -> Reject | None:
-        """If one of the request's chosen targets has no free permit, return a rejection. Otherwise return None."""
+        """Return a rejection if one of the instances chosen for the request has no free permit. Otherwise return
+        None."""
         for view in targets:
             if self.in_use.get(permit_of(view), 0) >= self.max_queue:
                 return FULL
@@ -108,7 +109,7 @@ class TenantFair:
         self.active = 0  # sum of the shares of all tenants with work in flight
 
     def measure(self) -> None:
-        """Compute the limit from the serving instances."""
+        """Set the limit of work in flight to `total`, or else to the capacity of the serving instances."""
         serving = [view for view in self.context.instances if view.state in SERVING]
         if self.total is not None:
             self.limit = self.total

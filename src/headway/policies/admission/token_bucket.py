@@ -15,8 +15,8 @@ MAX_PAID = 1_000_000  # maximum number of recorded requests that have paid and a
 
 
 class Bucket(Struct, eq=False):
-    """The balance of an allowance, as a whole number of parts of a unit. The parts are so small that each picosecond
-    refills a whole number of them."""
+    """The balance of one allowance. It is counted in fractions of a request or token. The fractions are so small that
+    every picosecond refills a whole number of them, so the balance is an integer."""
 
     at_ps: int
     left: int  # number of parts left; negative if waiting requests have already paid from future refills

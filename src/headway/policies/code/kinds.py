@@ -1,7 +1,8 @@
 """Infers the kind of each expression of a source. A kind is a set of possible types.
 
 The passes repeat until no kind changes. This terminates, because a kind can only gain types. All lists, tuples and
-dicts share one set of element kinds. This is coarse, but correct even if two names refer to the same list.
+dicts of a source share one set of element kinds. This is less precise than one set per list, but stays correct if two
+names refer to the same list.
 """
 
 import ast
@@ -52,8 +53,9 @@ def union_of(kinds: Iterable[int]) -> int:
 
 
 def kind_kept(kind: int) -> int:
-    """Return the kind of a value after it is stored. MID becomes BIG, because code that reads the stored value again
-    and again can let it grow without bound."""
+    """Return the kind of a value after a variable or container stores it. MID (a bounded integer) becomes BIG
+    (unbounded), because a loop that reads the stored value and stores the result again can make it grow without
+    bound."""
     return kind & ~MID | BIG if kind & MID else kind
 
 
@@ -69,8 +71,8 @@ def arithmetic(left: int, right: int) -> int:
 
 
 def needs_guard(op: ast.operator, left: int, right: int) -> bool:
-    """Return whether the result of an operator could grow without bound. Repeatedly adding small values is too slow for
-    that, but doubling is not."""
+    """Return whether an operator needs a guard, because its result could grow without bound. Adding a small value in a
+    loop needs no guard, because it grows too slowly to do harm. Doubling a value in a loop needs one."""
     if isinstance(op, ast.Add | ast.Sub) and left & BIG and right & BIG:
         return True
     if isinstance(op, ast.Add):

@@ -1,4 +1,5 @@
-"""Programs: policy sources that are checked and compiled once, and started anew for every run."""
+"""Programs: policy sources that are checked and compiled once. Each simulation or gateway starts a program anew, with
+an empty memory."""
 
 from __future__ import annotations
 
@@ -73,7 +74,7 @@ def _by_line(rejections: Any) -> list[Rejection]:
 
 
 class Program:
-    """A compiled source; `start` returns the functions for one run."""
+    """A compiled source. `start` returns its functions with a new, empty memory, for one simulation or gateway."""
 
     def __init__(
         self, source: str, stage: str, name: str = "policy", values: Mapping[str, float] | None = None
@@ -119,7 +120,7 @@ class Program:
         return Running(self)
 
     def failure(self, error: BaseException) -> str:
-        """Describe the failure of a decision, with the line of the source."""
+        """Return a message about an exception that the program raised, with the line of the source."""
         steps = traceback.walk_tb(error.__traceback__)
         lines = [
             line for frame, line in steps if frame.f_code.co_filename == self.file and frame.f_code.co_name[0] != "_"
@@ -128,7 +129,7 @@ class Program:
 
 
 class Running:
-    """A program in one run, with its own memory."""
+    """A started program: its functions, and the memory that they share."""
 
     def __init__(self, program: Program) -> None:
         self.program = program

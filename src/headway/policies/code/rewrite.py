@@ -61,7 +61,8 @@ def {FACTORY}(_made, _over, _sized, _unsized, _missing):
 
 
 def rewrite(names: Names, kinds: Kinds, values: dict[str, float], used: list[str]) -> ast.Module:
-    """Return a module with one function, which makes the program's functions. `used` lists the library's names."""
+    """Return a module with one function, the factory, which returns the program's functions. `used` lists the names of
+    the library functions; the factory looks up those that the program calls."""
     shell = ast.parse(_SHELL)
     factory = shell.body[0]
     assert isinstance(factory, ast.FunctionDef)
@@ -103,8 +104,8 @@ class _Rewrite(ast.NodeTransformer):
         return statements or [ast.Pass()]
 
     def visit_For(self, node: ast.For) -> ast.stmt:
-        """Charge a loop over the instances before it starts, because their number is fixed. Charge other loops at each
-        iteration."""
+        """Rewrite a loop so that it charges steps. A loop over the instances charges all its steps before it starts,
+        because the number of instances is fixed. Any other loop charges steps at each iteration."""
         over = node.iter
         if isinstance(over, ast.Call) and isinstance(over.func, ast.Name) and over.func.id == "enumerate":
             over = over.args[0]
@@ -241,7 +242,8 @@ class _Rewrite(ast.NodeTransformer):
         return visited
 
     def _each(self, node: ast.expr, steps: int) -> ast.expr:
-        """Return the iterable of a loop or comprehension. It charges `steps` per element in advance."""
+        """Return the rewritten iterable of a loop or comprehension. The rewritten code charges `steps` for each element
+        before the first iteration."""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in PASSING:
             return _call(f"_each_{node.func.attr}", [self._each(node.func.value, steps)], node)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in PASSING:
@@ -284,8 +286,8 @@ class _Rewrite(ast.NodeTransformer):
         return _call(f"_{name}", [items], node)
 
     def _plain(self, node: ast.Call) -> bool:
-        """Return whether all compared values are cheap: no element is a container, and if there are several arguments,
-        none of them is a container."""
+        """Return whether a call of `min` or `max` compares only values that are cheap to compare. Containers are not
+        cheap, because comparing two containers takes as many steps as they have elements."""
         for keyword in node.keywords:
             if isinstance(keyword.value, ast.Lambda) and not self._short(keyword.value.body):
                 return False
@@ -294,7 +296,8 @@ class _Rewrite(ast.NodeTransformer):
         return not self.nested
 
     def _short(self, node: ast.expr) -> bool:
-        """Return whether a key is cheap to compare: it is not a container, or it is a tuple of plain values."""
+        """Return whether a `key=` function returns values that are cheap to compare: no containers except a tuple of
+        plain values. `node` is the body of the function."""
         if isinstance(node, ast.Tuple):
             return all(not self.kinds[element] & (CONTAINER | INSTANCES) for element in node.elts)
         return not self.kinds[node] & (CONTAINER | INSTANCES)
@@ -325,7 +328,8 @@ def _call(name: str, arguments: list[ast.expr], node: ast.AST) -> ast.Call:
 
 
 def cost(*parts: ast.AST) -> int:
-    """Return the number of steps of these nodes, at least 1, without the code that loops and comprehensions repeat."""
+    """Return the number of steps to charge for these nodes, at least 1. The bodies of loops and comprehensions do not
+    count, because they are charged for each iteration."""
     count = dear = 0
     for part in parts:
         for node in _once(part):

@@ -32,7 +32,8 @@ NOTHING: Final[list[int]] = []
 
 
 class Unknown(Struct):
-    """Replaces a table that is not available in `routed`. Reading it raises an error."""
+    """Stands in for the cached tokens or the tenants inside the function `routed`, which may not read them. Reading an
+    item raises an error."""
 
     why: str
 
@@ -69,7 +70,7 @@ class Coded:
         self.tenants = "tenants" in self.program.exact
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Coded:
-        """Make the same policy with a new memory."""
+        """Return a new policy with the same parameters and an empty memory."""
         return type(self)(**registry.values_of(self))
 
     def ask(self, function: Callable[..., Any], request: Request | None, *arguments: Any) -> Any:
@@ -224,8 +225,8 @@ BELIEF: Final = "`cached_tokens` uses the prefix index with these `block_tokens`
 
 
 def declare(name: str, way: type[Coded], docs: dict[str, str]) -> None:
-    """Declare a policy of this name at each stage in `docs`, which maps stages to docstrings. `way` is the class that
-    reads the source."""
+    """Declare a policy of this name for each stage in `docs`, which maps stages to docstrings. `way` is the base class,
+    which reads the source from the parameters."""
     for stage, doc in docs.items():
         title, fields, bases = f"{name.title()}{stage.title()}", FIELDS.get(stage, []), (way, STAGES[stage])
         members = {"__doc__": doc, "__module__": __name__}

@@ -82,7 +82,7 @@ class Module:
 
 
 class Started:
-    """A module in one run, with its own memory."""
+    """A started module with its own memory, for one simulation or gateway."""
 
     def __init__(self, module: Module, fuel: int) -> None:
         self.wt, self.name, self.fuel = module.wt, module.name, fuel

@@ -122,7 +122,8 @@ class Hpa:
 
 
 def select_limit(limits: list[int], select: str, replicas: int, farthest: Choice, nearest: Choice) -> int | None:
-    """Return the furthest number of replicas that a change may reach. If there is no limit, return None."""
+    """Return the number of replicas at which the rate limits stop a change. `select` chooses between the limits: `max`
+    allows the largest change, `min` the smallest, `disabled` none. If there is no limit, return None."""
     if select == "disabled":
         return replicas
     if not limits:

@@ -25,15 +25,16 @@ def at_least_one(pool: PoolView, replicas: int) -> int:
 
 
 def wake(pool: PoolView) -> Scale | None:
-    """Decide for a pool without a serving replica. Such a pool has no signals. If requests wait and no replica is
-    starting, start one."""
+    """Return the decision for a pool without a serving replica: start one replica if requests wait and none is
+    starting. Otherwise return None. Such a pool needs its own rule, because it reports no signals."""
     if pool.pending and not pool.replicas:
         return Scale(1, f"{pool.pending} requests wait, and there is no replica")
     return None
 
 
 def scale_to(pool: PoolView, replicas: int, reason: str) -> Scale | None:
-    """Return the decision to have this number of replicas. If it changes nothing, return None."""
+    """Return the decision to scale the pool to this number of replicas. If the pool has this number already, return
+    None."""
     return None if replicas == pool.replicas else Scale(replicas, reason)
 
 
@@ -59,6 +60,7 @@ class RecentTargets:
         return [*(replicas for at_ps, replicas in entries if at_ps > start_ps), entries[-1][1]]
 
     def stabilise(self, pool: PoolView, replicas: int) -> int:
-        """Return the number of replicas needed now, but do not shrink below the highest need of the recent checks."""
+        """Record the number of replicas needed now, and return the number to scale to. A pool does not shrink below the
+        highest number needed at the recent checks."""
         self.add(pool, replicas)
         return max(replicas, min(pool.replicas, max(needed for _, needed in self.recent.entries)))
