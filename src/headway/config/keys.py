@@ -38,8 +38,8 @@ QUIET: Final = object()  # marks a key that resolved copies omit if it has its d
 
 
 class Form(Struct, frozen=True, eq=False):
-    """Declares what a file may have at a key whose field has another type, such as `Any`: one of several types, forms
-    of `headway.config.schema`, or JSON Schemas. Only schemas use it."""
+    """The values that are valid in a file, for a key whose field has another type, such as `Any`. The alternatives are
+    types, forms of `headway.config.schema`, or JSON Schemas. Only the generation of schemas uses a form."""
 
     alternatives: tuple[Any, ...]
 
@@ -60,7 +60,8 @@ class Unit(Struct, frozen=True):
 
 
 class Doc(Struct, frozen=True):
-    """The description of a key. If set, `default` and `type` are shown instead of those of the declaration."""
+    """The description of a key. If `default` or `type` is set, it is shown in place of the default or type in the
+    declaration."""
 
     meaning: str = ""
     default: str | None = None
@@ -134,8 +135,8 @@ def plain_types(kind: Any) -> list[Any]:
 
 
 def write(section: Struct, without: Collection[str] = ()) -> Json:
-    """Return a section in the form that it has in a file. Omit the keys in `without`, and quiet keys with default
-    values."""
+    """Return a section in the form that it has in a file. Omit the keys in `without`. Also omit a key that is marked
+    QUIET if it has its default value."""
     written = {}
     for key in keys_of(type(section)).values():
         value = getattr(section, key.field)

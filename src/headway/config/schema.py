@@ -1,8 +1,9 @@
 """Generates JSON Schemas from the declarations of settings, for editors and other tools.
 
-`schema_of` maps a type to a schema. A struct becomes the schema of its section, by its keys; a key that only a part of
-the code reads says by `Form` what a file may have there. The schemas are as strict as `read` about the names of keys,
-and as strict as one type can be about values. They follow draft 7 of JSON Schema, which every editor knows.
+`schema_of` converts a type to a schema. For a struct, it returns the schema of the section with the struct's keys. If
+the type of a key is too general, such as `Any`, its `Form` describes the valid values. A schema accepts the same names
+of keys as `read`. For values it is less strict, because it cannot check values against each other. All schemas follow
+draft 7 of JSON Schema, which every editor knows.
 """
 
 from __future__ import annotations
@@ -41,27 +42,29 @@ LIMITS: Final = {
 
 
 class Definitions:
-    """The named parts of a schema, so that a part that occurs often, or within itself, is written once."""
+    """The named parts of a schema. A part that occurs several times, or that contains itself, is written once and
+    referred to by name."""
 
     def __init__(self) -> None:
         self.parts: dict[str, Json] = {}
 
     def refer(self, name: str, make: Callable[[], Json]) -> Json:
-        """Return a reference to a part. The first caller defines the part."""
+        """Return a reference to the part with this name. If the part is not defined yet, `make` defines it."""
         if name not in self.parts:
             self.parts[name] = {}  # the part may refer to itself
             self.parts[name] = make()
         return {"$ref": f"#/definitions/{name}"}
 
     def section(self, kind: type[Struct]) -> Json:
-        """Return a reference to the schema of a section, or to its short form."""
+        """Return a reference to the schema of a section. If the section has a short form, the schema accepts the short
+        form too."""
         name = f"{kind.__module__.removeprefix('headway.')}.{kind.__name__.lstrip('_')}"
         return self.refer(name, lambda: _with_short_form(kind, self))
 
 
 @runtime_checkable
 class Described(Protocol):
-    """A form that no type can express: it makes its own schema."""
+    """A form that no Python type can express. It generates its own schema."""
 
     def schema(self, definitions: Definitions) -> Json: ...
 
@@ -70,7 +73,8 @@ class Described(Protocol):
 
 
 class Later(Struct, frozen=True, eq=False):
-    """A form that is known only when all modules are loaded, or that contains itself."""
+    """A form that is made only when a schema is generated, because it contains itself or needs modules that are loaded
+    later."""
 
     name: str
     make: Callable[[], Any]
@@ -80,7 +84,8 @@ class Later(Struct, frozen=True, eq=False):
 
 
 class Part(Struct, frozen=True, eq=False):
-    """Some keys of a section. With `changes`, no key is required: the section changes another one."""
+    """A mapping with some keys of a section. If `changes` is set, no key is required, because the mapping only changes
+    another section."""
 
     section: type[Struct]
     only: Collection[str] | None = None
@@ -130,8 +135,9 @@ class Mapped(Struct, frozen=True, eq=False):
 
 
 class Variants(Struct, frozen=True, eq=False):
-    """A mapping whose key `tag` names its kind, and whose other keys are those of the kind. With `bare`, the name alone
-    is valid too. With `optional`, the tag may be missing; the first kind is then meant."""
+    """A mapping of one of several kinds. The key `tag` names the kind, and the other keys are the keys of this kind.
+    With `bare`, the name of the kind alone is valid too. With `optional`, the tag may be missing; the mapping then is
+    of the first kind."""
 
     tag: str
     kinds: Callable[[], Mapping[str, Any]]
@@ -181,7 +187,8 @@ def any_of(*schemas: Json) -> Json:
 
 
 def json_schema(kind: Any, **facts: str) -> Json:
-    """Return the JSON Schema of a section or another type, with its definitions. `facts` are title, description, ..."""
+    """Return the complete JSON Schema of a section or another type, including the definitions that it refers to.
+    `facts` are top-level keys of the schema, such as title and description."""
     definitions = Definitions()
     schema = inline(kind, definitions)
     parts = {name: definitions.parts[name] for name in sorted(definitions.parts)}
@@ -189,7 +196,8 @@ def json_schema(kind: Any, **facts: str) -> Json:
 
 
 def inline(kind: Any, definitions: Definitions) -> Json:
-    """Return the schema of a type; if it is a section, without its short form, and not as a reference."""
+    """Return the schema of a type. For a section, return the schema itself, not a reference, and without the short
+    form."""
     if isinstance(kind, type) and issubclass(kind, Struct):
         return Part(kind).schema(definitions)
     return schema_of(kind, definitions)
@@ -202,7 +210,7 @@ def _with_short_form(kind: type[Struct], definitions: Definitions) -> Json:
 
 
 def schema_of(kind: Any, definitions: Definitions) -> Json:
-    """Return the schema of the values that a file may have for a type."""
+    """Return the schema of a type: it describes the values that a file may have where this type is declared."""
     if isinstance(kind, type) and issubclass(kind, Struct):
         return definitions.section(kind)
     if isinstance(kind, dict):  # a schema

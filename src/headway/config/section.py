@@ -62,7 +62,8 @@ def _convert(key: Key, value: Any, where: str) -> Any:
 
 
 def _read_value(key: Key, value: Any, place: str) -> Any:
-    """Read a quantity with its unit, or a nested section. If the section is null, its keys have their defaults."""
+    """Read the value of a key that has a unit or is a nested section. If a section is null, all its keys have their
+    defaults."""
     if value is None and key.optional:
         return None
     if key.unit is not None:

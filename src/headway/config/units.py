@@ -28,8 +28,8 @@ _NUMBER: Final = r"([0-9][0-9_]*\.?[0-9_]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+)"
 
 
 def _parse(value: object, units: Mapping[str, int | Fraction], before: str = "") -> Fraction | None:
-    """Parse a number with one of these units, and return it in the base unit. If the value has another form, return
-    None. `before` is a pattern that must precede the unit."""
+    """Parse a number with one of these units, and return the value in the base unit. `before` is a regular expression
+    for text between the number and the unit. If the value has another form, return None."""
     match = re.fullmatch(rf"{_NUMBER}\s*{before}({'|'.join(units)})", to_text(value))
     number = exact(match[1].replace("_", "")) if match else None
     return number * units[match[2]] if match and number is not None else None

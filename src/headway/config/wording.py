@@ -23,8 +23,8 @@ def cut(text: str, longest: int = LONGEST) -> str:
 
 
 def one_line(error: object, kind: bool = True) -> str:
-    """Return the message of an exception, or another object as a string, for the end of a sentence. With `kind`, the
-    message begins with the class of the exception."""
+    """Return the message of an exception on one line, to be put at the end of a sentence. With `kind`, the message
+    begins with the class of the exception. Other objects are converted to a string."""
     try:
         text = cut(" ".join(str(error).split()).rstrip("."), LONGEST_ERROR)
     except Exception:  # the exception of a user's code may have a `__str__` that fails

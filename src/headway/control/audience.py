@@ -1,4 +1,5 @@
-"""Distributes the events of a router to its record of the past, its prefix indexes and its observers."""
+"""Sends each event of a router to its receivers: the record of the router's past, the prefix indexes and the
+observers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +17,8 @@ Observe = Callable[[Event], None]
 
 
 class Audience:
-    """The receivers of a router's events. `state` records the router's past; it is None while no policy reads it."""
+    """The receivers of a router's events. `state` records the router's past. It is None until a policy reads a part of
+    it."""
 
     def __init__(
         self,
@@ -25,9 +27,10 @@ class Audience:
         on_indexes: Callable[[Sequence[PrefixIndex]], None] | None = None,
         on_error: Callable[[Observe, BaseException], None] | None = None,
     ) -> None:
-        """`on_indexes` is called with all current prefix indexes whenever they may have changed. If an observer raises
-        an exception, `on_error` is called with the observer and the exception, and the other observers still receive
-        the event. Without `on_error`, the exception is raised to the caller."""
+        """Create an audience without observers. `on_indexes` is called with all current prefix indexes whenever a
+        policy may have created one. If an observer raises an exception, `on_error` is called with the observer and the
+        exception, and the other observers still receive the event. Without `on_error`, the exception reaches the caller
+        of `notify`."""
         self.context, self.cluster = context, cluster
         self.on_indexes, self.on_error = on_indexes, on_error
         self.observers: list[Observe] = []
@@ -36,7 +39,8 @@ class Audience:
         self.signals: dict[str, None] = {}
 
     def join(self, now_ps: int, policies: Sequence[Any], flights: dict[int, Flight]) -> None:
-        """Bind policies, which receive all events from now on. They see requests in flight as if routed now."""
+        """Bind these policies and send them all events from now on. For each request in flight, they first receive
+        events as if the request were routed now."""
         for policy in policies:
             bind = getattr(policy, "bind", None)
             if bind is not None:
@@ -56,7 +60,8 @@ class Audience:
         self.observers = [observe for observe in self.observers if observe not in leaving]
 
     def show(self, now_ps: int, names: Sequence[str], flights: dict[int, Flight]) -> None:
-        """Record and show the named parts of this router's past. Parts that are recorded already keep their data."""
+        """Start to record the named parts of this router's past (`tenants`, `totals`, `recent`), and show them in the
+        views. Parts that are already recorded keep their data."""
         self.signals.update(dict.fromkeys(names))
         if self.state is not None:
             self.state.show(self.signals)
@@ -67,7 +72,7 @@ class Audience:
                 self.state.on_routed(flight.request)
 
     def update_indexes(self) -> None:
-        """Read the prefix indexes from the context again, because a policy may have created a new one."""
+        """Update the list of prefix indexes from the context, because a policy may have created a new index."""
         self.indexes = self.context.indexes
         if self.on_indexes is not None:
             self.on_indexes(self.indexes)
@@ -98,7 +103,8 @@ class Audience:
             self.notify(Routed(now_ps, request, view, prefill))
 
     def on_taken_over(self, now_ps: int, flight: Flight) -> None:
-        """Record and report a request in flight that another control plane has routed."""
+        """Add a request in flight that another control plane has routed: record it, and send the observers events about
+        it."""
         if self.state is not None:
             self.state.on_arrival(now_ps, flight.request)
             self.state.on_routed(flight.request)
@@ -136,7 +142,8 @@ class Audience:
 
 
 def _history(now_ps: int, flight: Flight) -> list[Event]:
-    """Return events at the current time that describe a request in flight to a policy that joins late."""
+    """Return the events that inform a late policy about a request in flight: routed, and first token if there is one.
+    Both events have the current time."""
     events: list[Event] = [Routed(now_ps, flight.request, flight.view, flight.prefill)]
     if flight.first_ps >= 0:
         events.append(FirstToken(now_ps, flight.request, flight.view))

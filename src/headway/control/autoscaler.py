@@ -1,7 +1,8 @@
-"""The autoscaler: observes the pools of a cluster, and asks the policy of each pool how many replicas it should have.
+"""The autoscaler: observes the pools of a cluster, and asks the policy of each pool how many replicas the pool should
+have.
 
-Like the control plane it does no I/O and has no clock. It receives the router's events (`observe`) and the time, and
-returns the changes to make.
+Like the control plane, it does no I/O and has no clock. Its caller passes the router's events (`observe`) and the time,
+and carries out the changes that the autoscaler returns.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Decision(Struct, frozen=True):
 
 
 class Stay(Struct, eq=False):
-    """A request that is at its instance, or at its prefill and decode instances."""
+    """A request at its instance. A disaggregated request is at its prefill instance and its decode instance."""
 
     tokens: int  # number of prompt tokens
     index: int  # index of the instance that generates the answer
@@ -76,8 +77,8 @@ class Stay(Struct, eq=False):
 
 
 class Autoscaler:
-    """Asks the policy of each pool how many replicas it should have. Checks are due at multiples of the interval, and
-    when `trigger` returns a cause."""
+    """Asks the policy of each pool how many replicas the pool should have. A check is due at every multiple of the
+    interval, and whenever `trigger` returns a cause."""
 
     def __init__(
         self,
@@ -199,8 +200,8 @@ class Autoscaler:
         self.pools[pool].scaled_ps = now_ps
 
     def trigger(self, now_ps: int) -> str | None:
-        """Return the name of the trigger that makes a check due now, or None. Triggers for growth are ignored for a
-        pool that cannot grow, and triggers for shrinking for a pool that cannot shrink."""
+        """Return the name of the trigger that makes a check due now. If no trigger does, return None. A pool at its
+        maximum ignores the triggers for growth, and a pool at its minimum ignores the triggers for shrinking."""
         triggers = self.triggers
         if triggers is None or now_ps - self.checked_ps < triggers.gap_ps:
             return None
@@ -213,7 +214,8 @@ class Autoscaler:
         return None
 
     def decide(self, now_ps: int, cause: str) -> list[Decision]:
-        """Ask the policy of each pool that is not static, and return the changes to make."""
+        """Ask the policy of each pool for the number of replicas, and return the changes to make. Pools with the policy
+        `static` are not asked."""
         self.checked_ps = now_ps
         self.set_next(now_ps)
         decisions = []
@@ -237,7 +239,7 @@ class Autoscaler:
 
 
 def longest(policy: Any) -> int:
-    """Return the longest window that a policy reads, in picoseconds."""
+    """Return the length of the longest window that a policy reads, in picoseconds."""
     windows = getattr(policy, "windows_s", None)
     return KEPT_PS if windows is None else max((round(seconds * PS_PER_SECOND) for seconds in windows), default=0)
 

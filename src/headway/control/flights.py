@@ -1,4 +1,4 @@
-"""Requests in flight, which their router counts in its views, and the other answers of the control plane."""
+"""Requests in flight, which the router also counts in its views, and the control plane's answers for other requests."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -48,7 +48,7 @@ Decision = tuple[Request, Answer]  # a request that has waited, and the answer t
 
 
 class Flights(Struct, eq=False):
-    """Requests in flight by id, and their counts in the views."""
+    """Stores the requests in flight by id, and updates the counts in the views of their instances."""
 
     by_id: dict[int, Flight] = {}
 
@@ -74,7 +74,8 @@ class Flights(Struct, eq=False):
         return flight
 
     def hand_over(self, request_id: int) -> tuple[Flight, InstanceView]:
-        """Move a request whose prompt is computed to its decode instance. Return its flight and prefill instance."""
+        """Move a request from its prefill instance, which has computed the prompt, to its decode instance. Return the
+        request's flight and the prefill instance."""
         flight = self.by_id[request_id]
         prefill = flight.prefill
         assert prefill is not None
@@ -98,7 +99,7 @@ class Flights(Struct, eq=False):
 
     def check(self, views: Iterable[InstanceView], foreign: Sequence[int] | None = None) -> None:
         """Raise an error if a view shows a wrong number of requests in flight. If other routers send requests to the
-        same instances, `foreign` has the numbers of their requests in flight, by instance."""
+        same instances, `foreign` lists for each instance how many requests of other routers are in flight there."""
         counts = Counter(flight.view.index for flight in self.by_id.values())
         counts.update(flight.prefill.index for flight in self.by_id.values() if flight.prefill is not None)
         for view in views:

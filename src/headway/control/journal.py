@@ -1,4 +1,5 @@
-"""The interface of journals, which record a router's decisions, and the type of forced decisions."""
+"""The interface of journals, which record a router's decisions. Also the type of forced decisions, which replace the
+policy's choice of an instance."""
 
 from collections.abc import Collection, Mapping
 from typing import Final, Protocol
@@ -12,11 +13,12 @@ UNFORCED: Final[Forced] = {}
 
 
 class Journal(Protocol):
-    """Records each decision with its scorecard, before the counts in the views include the decision."""
+    """Records each decision with its scorecard. A decision is recorded before it changes the counts in the views, so
+    that the journal sees the same counts as the policy."""
 
     def bind(self, context: Context, cluster: ClusterView, reported: Collection[str]) -> None:
-        """Connect the journal to a router. `reported` names the signals that the router's policies read; the values
-        of these signals are therefore maintained."""
+        """Connect the journal to a router. `reported` lists the reported signals that the router's policies read. Only
+        these signals have current values in the views."""
 
     def on_refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None: ...
 

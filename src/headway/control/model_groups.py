@@ -1,4 +1,5 @@
-"""Groups of instances. The group of a model has the instances that serve it. Any name of the model finds the group."""
+"""Groups of instances: all instances that serve the same model form a group. Each name of the model refers to this
+group."""
 
 from __future__ import annotations
 
@@ -34,14 +35,15 @@ class Group:
         self.empty_ps = NEVER if self.instances else min(self.empty_ps, now_ps)
 
     def follow(self, before: Group, now_ps: int) -> None:
-        """Take the place of an earlier group that has the same names but other members, and its waiting requests."""
+        """Replace an earlier group that has the same names but other members. Take over its number, its queue and the
+        requests that wait for an instance."""
         self.number, self.flow, self.stranded = before.number, before.flow, before.stranded
         self.empty_ps = before.empty_ps
         self.refresh(now_ps)
 
     @property
     def first_stranded(self) -> Stranded:
-        """The request that has waited longest. At least one request must be waiting."""
+        """The request that has waited longest for an instance. At least one request must be waiting."""
         return next(iter(self.stranded.values()))
 
     @property
@@ -69,10 +71,11 @@ def reachable(members: Sequence[InstanceView]) -> tuple[InstanceView, ...]:
 
 
 class ModelGroups:
-    """The groups of a cluster, in order of their first instances, and the lookup by model.
+    """The groups of a cluster, in order of their first instances, and the lookup of a group by model name.
 
-    Names that are served by the same instances belong to one group. If no instance names its models, one group has all
-    instances and serves every model. A view without an id has no instance and belongs to no group."""
+    If two names are served by the same instances, they belong to one group. If no instance lists the models that it
+    serves, one group has all instances and serves every model. A view without an id represents no instance, so it
+    belongs to no group."""
 
     def __init__(self, views: Sequence[InstanceView]) -> None:
         self._groups = _group(views)
@@ -84,7 +87,8 @@ class ModelGroups:
         return self.by_name.get(model) if self.by_name else self._groups[0]
 
     def regroup(self, views: Sequence[InstanceView], now_ps: int) -> list[Group]:
-        """Group the instances again after some joined or left. Return the old groups whose names no longer exist."""
+        """Form the groups again after instances have joined or left. Return the old groups that have no successor with
+        the same names."""
         before = {group.names: group for group in self._groups}
         number = max(group.number for group in self._groups)
         self._groups = _group(views)

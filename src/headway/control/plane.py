@@ -52,8 +52,9 @@ MOST_DELAYS: Final = 100_000  # maximum number of delays per request; with more,
 
 
 class ControlPlane:
-    """Asks the policies in order. `flights` has the requests in flight, `waiting` the requests that wait at the router.
-    `audience` distributes the events."""
+    """Asks the policies for decisions: admission, priority, flow control, routing. `flights` contains the requests in
+    flight, and `waiting` the requests that wait at the router. `audience` sends events to policies and other
+    observers."""
 
     def __init__(
         self,
@@ -71,9 +72,10 @@ class ControlPlane:
         guard: Guard | None = None,
         on_indexes: Callable[[Sequence[PrefixIndex]], None] | None = None,
     ) -> None:
-        """`patience_ps` is the maximum time that a request waits for an instance to start. If no instance starts in
-        time, the request is rejected with the reason `unserved`. `observe` receives the same events as the policies.
-        `on_indexes` is called with all current prefix indexes whenever policies join."""
+        """Create a control plane and bind its policies. `patience_ps` is the maximum time that a request waits for an
+        instance to start. If no instance starts in time, the request is rejected with the reason `unserved`. `observe`
+        receives the same events as the policies. `on_indexes` is called with all current prefix indexes whenever
+        policies join."""
         self.cluster = ClusterView(context.instances)
         self.cluster.explain = bool(journals)
         self.context, self.ordered = context, context.instances
@@ -112,7 +114,8 @@ class ControlPlane:
     # --- decisions ---------------------------------------------------------------------------------------------
 
     def arrive(self, now_ps: int, request: Request, again: bool = False) -> Answer:
-        """Decide on a request that arrives. `again` is set if the request has already arrived once and waited here."""
+        """Decide on a request that arrives. Set `again` if the request arrived before and has waited here, so that it
+        is counted only once."""
         if not again and self.audience.state is not None:
             self.audience.state.on_arrival(now_ps, request)
         if self.guard is None:
@@ -159,7 +162,8 @@ class ControlPlane:
         return None
 
     def _route(self, now_ps: int, request: Request, priority: Priority, stages: Stages) -> Flight | Reject:
-        """Route an admitted request. In a gateway, the guard chooses the stages, and uses others if they fail."""
+        """Route an admitted request. If there is a guard, as in a gateway, it chooses which stages decide. If these
+        stages fail, the guard may use other stages."""
         if self.guard is None:
             return self._choose(now_ps, request, priority, stages)
         return self.guard.route(now_ps, request, stages, partial(self._choose, now_ps, request, priority))
@@ -198,9 +202,9 @@ class ControlPlane:
         raise wrong_answer("policies.routing", stages.routing, right, decision, request)
 
     def _force(self, request: Request, decision: Any) -> Any:
-        """Replace the target that the policy chose with the forced target. The policy was asked nevertheless, so that
-        its random draws and rotation stay the same. If there are prefix indexes, the first one determines how many
-        tokens are expected in the cache."""
+        """Return the forced decision in place of the policy's decision. The policy is still asked first, so that its
+        random numbers and its rotation are the same as without force. The expected number of cached tokens comes from
+        the first prefix index, and is 0 if there is none."""
         target, prefill = self.forced.pop(request.id)
         if not isinstance(decision, Route) or (decision.target, decision.prefill) == (target, prefill):
             return decision
@@ -276,7 +280,8 @@ class ControlPlane:
         return self.waiting.give_up(request_id)
 
     def pending(self, pool: str) -> int:
-        """Return the number of waiting requests that a pool could serve, delayed requests included."""
+        """Return the number of waiting requests that a pool could serve. Requests that admission has delayed count
+        too."""
         return self.waiting.pending(pool)
 
     def pools_of(self, request: Request) -> tuple[str, ...]:
@@ -293,7 +298,7 @@ class ControlPlane:
         self.audience.on_first_token(now_ps, self.flights.first_token(now_ps, request_id))
 
     def on_handed(self, now_ps: int, request_id: int) -> Flight:
-        """Move a request whose prompt is computed to its decode instance."""
+        """Move a request from its prefill instance, which has computed the prompt, to its decode instance."""
         flight, prefill = self.flights.hand_over(request_id)
         self.audience.on_handed(now_ps, flight, prefill)
         return flight
@@ -303,7 +308,8 @@ class ControlPlane:
         self.audience.on_finished(now_ps, flight, outcome, output_tokens)
 
     def resend(self, now_ps: int, request: Request, priority: Priority) -> Flight | Reject | None:
-        """Route a lost or redirected request again. Return None if the request must wait for an instance."""
+        """Route a request again after its instance lost it or redirected it. If no instance can serve now, let the
+        request wait for one and return None."""
         cluster = self.cluster
         group = self.groups.of(request.model)
         if group is None:
@@ -316,8 +322,8 @@ class ControlPlane:
         return None
 
     def take_over(self, now_ps: int, flights: Mapping[int, Flight]) -> None:
-        """Take over requests in flight from another control plane. The views count these requests already. Policies see
-        them as if they were routed now."""
+        """Take over requests in flight from another control plane. The counts in the views already include these
+        requests. Policies receive events as if the requests were routed now."""
         self.flights.by_id.update(flights)
         for flight in flights.values():
             self.audience.on_taken_over(now_ps, flight)
@@ -337,28 +343,31 @@ class ControlPlane:
         self.audience.on_changed(now_ps, view, was)
 
     def regroup(self, now_ps: int) -> list[Request]:
-        """Group the instances again after some joined or left. Return the waiting requests that must arrive again."""
+        """Form the groups of instances again after instances have joined or left. Return the waiting requests whose
+        group no longer exists; the caller must pass them to `arrive` again."""
         self.views = {view.id: view for view in self.ordered if view.id}
         return self.waiting.regroup(now_ps)
 
     def join(self, now_ps: int, policies: Sequence[Any]) -> None:
-        """Bind further policies, which receive all events from now on. They see requests in flight as if routed now."""
+        """Bind further policies and send them all events from now on. For each request in flight, they first receive
+        events as if the request were routed now."""
         self.audience.join(now_ps, policies, self.flights.by_id)
 
     def show(self, now_ps: int, names: Sequence[str]) -> None:
-        """Record the named parts of this router's past from now on, and show them in the views."""
+        """Start to record the named parts of this router's past (`tenants`, `totals`, `recent`), and show them in the
+        views."""
         self.audience.show(now_ps, names, self.flights.by_id)
 
     # --- checks and metrics ------------------------------------------------------------------------------------
 
     def check(self, foreign: Sequence[int] | None = None) -> None:
-        """Raise an error if a policy has changed the counts in the views. If other routers write to these views,
-        `foreign` has their counts by instance."""
+        """Raise an error if a policy has changed the counts in the views. If other routers send requests to the same
+        instances, `foreign` lists for each instance how many requests of other routers are in flight there."""
         self.flights.check(self.views.values(), foreign)
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of the policies. If there are several models, each has its own queue, so the names of the
-        queues' metrics include the model."""
+        """Return the metrics of all policies by name. If the cluster serves several models, each model has its own
+        queue, so the names of queue metrics end with the model."""
         values: dict[str, float] = {}
         for name, policy in self.policies.items():
             if name == "flow" and len(self.groups) > 1:

@@ -11,7 +11,8 @@ from headway.views.window import Recent
 
 
 class Tenants(Mapping[str, TenantView]):
-    """The tenants in order of their first request. A lookup of any other name returns an empty view."""
+    """The tenants in order of their first request. A lookup of an unknown name returns the view of a tenant without
+    requests."""
 
     def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster
@@ -38,13 +39,13 @@ class Tenants(Mapping[str, TenantView]):
 
 
 def kept_signals(policies: Iterable[Any]) -> list[str]:
-    """Return the names of the parts of the router's past that these policies read."""
+    """Return which parts of the router's past these policies read: a selection of `tenants`, `totals` and `recent`."""
     read = [signal for policy in policies for signal in entry_of(policy).exact]
     return list(KEPT) if EVERYTHING[0] in read else [name for name in KEPT if name in read]
 
 
 class RouterState:
-    """Records the events of the control plane, and shows this record of the past in the views of a cluster."""
+    """Records the events of the control plane, and shows the recorded past in the views of the cluster."""
 
     def __init__(
         self, cluster: ClusterView, signals: Collection[str] = KEPT, instances: Sequence[InstanceView] | None = None
@@ -57,7 +58,8 @@ class RouterState:
         self.show(signals)
 
     def show(self, names: Collection[str]) -> None:
-        """Show the named parts of the past in the views. Parts that are recorded already keep their data."""
+        """Show the named parts of the past (`tenants`, `totals`, `recent`) in the views. Parts that are already
+        recorded keep their data."""
         self.cluster.keep(self.tenants if "tenants" in names else None, self.totals if "totals" in names else None)
         if "recent" in names and not self.served:
             for view in self.instances:
@@ -86,7 +88,8 @@ class RouterState:
     def on_finished(
         self, now_ps: int, request: Request, view: InstanceView, output_tokens: int, decode_ps: int | None
     ) -> None:
-        """`decode_ps` is the time from the first token to the last, or None if the request did not complete."""
+        """Record that a request has ended. `decode_ps` is the time from its first token to its last. It is None if the
+        request did not complete, or if no first token was reported."""
         self.tenants[request.tenant].active -= 1
         self.totals.on_finished(now_ps, output_tokens)
         if self.served:

@@ -55,15 +55,15 @@ class Stages:
 
 
 class Guard(Protocol):
-    """Chooses the stages that decide on a request, and what to do if they fail: if `decide` raises an exception, the
-    guard may call it again with other stages. A control plane without a guard has one set of stages, and does not catch
-    their exceptions."""
+    """Chooses the stages that decide on a request, and handles their exceptions: if `decide` raises an exception, the
+    guard may call `decide` again with other stages. A control plane without a guard has only one set of stages, and
+    passes their exceptions on to its caller."""
 
     def arrive(self, now_ps: int, request: Request, decide: Callable[[Stages], Answer]) -> Answer: ...
 
     def route(
         self, now_ps: int, request: Request, stages: Stages, decide: Callable[[Stages], Flight | Reject]
     ) -> Flight | Reject:
-        """Route a request; `stages` are the stages that admitted it."""
+        """Route a request by calling `decide`. `stages` are the stages that admitted the request."""
 
     def observer_failed(self, observe: Observe, error: BaseException) -> None: ...

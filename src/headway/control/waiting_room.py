@@ -20,12 +20,13 @@ Turn = tuple[int, int]  # (type, request id); the id is 0 unless the type is DEL
 
 
 class WaitingRoom:
-    """The waiting requests. `next_ps` is the next time at which a delay ends or a request has waited too long."""
+    """The waiting requests. `next_ps` is the next time at which a delay ends or a request times out."""
 
     def __init__(
         self, context: Context, groups: ModelGroups, flow: Any, patience_ps: int, on_dequeued: Callable[[Request], None]
     ) -> None:
-        """`flow` is the policy of the queues, or None. `on_dequeued` is called for requests removed from a queue."""
+        """Create an empty waiting room. `flow` is the flow-control policy, or None if there are no queues.
+        `on_dequeued` is called for each request that leaves a queue."""
         self.context = context
         self.groups = groups
         self.flow = flow
@@ -63,7 +64,7 @@ class WaitingRoom:
                 self.next_ps = min(self.next_ps, group.first_stranded.until_ps)
 
     def delays(self, request_id: int) -> int:
-        """If the delay of this request has just ended, return how often the request was delayed; otherwise return 0."""
+        """Return how often this request was delayed, if its delay was the last to end. Otherwise return 0."""
         last, times = self._asked_again
         return times if last == request_id else 0
 
@@ -74,12 +75,14 @@ class WaitingRoom:
         self.set_next()
 
     def strand(self, now_ps: int, request: Request, group: Group, priority: Priority | None = None) -> None:
-        """Let a request wait for an instance. If the request was routed before, `priority` is its priority."""
+        """Let a request wait until an instance can serve it. If the request was routed before, `priority` is the
+        priority that it got then."""
         group.stranded[request.id] = Stranded(now_ps + self.patience_ps, request, priority)
         self.set_next()
 
     def next_turn(self, now_ps: int) -> Turn | None:
-        """Return the next turn that is due, or None. The caller must then call the `take_` method for its type."""
+        """Return the next waiting request that is due, as (type, request id); the id is 0 unless the type is DELAYED.
+        The caller must then call the `take_` method of this type. If no request is due, return None."""
         if self.delayed and self.delayed[0][0] <= now_ps:
             return DELAYED, self.delayed[0][1]
         overdue: Turn | None = None
@@ -140,7 +143,8 @@ class WaitingRoom:
         return False
 
     def regroup(self, now_ps: int) -> list[Request]:
-        """Group the instances again, and return the requests of groups that no longer exist. They must arrive again."""
+        """Form the groups of instances again. Return the requests that waited for groups that no longer exist; the
+        caller must let them arrive again."""
         dissolved = self.groups.regroup(self.context.instances, now_ps)
         for queue in self._add_queues():
             queue.bind(self.context)
@@ -153,7 +157,8 @@ class WaitingRoom:
         return sorted(homeless, key=lambda request: request.id)
 
     def leave(self) -> list[Request]:
-        """Remove and return all waiting requests in order of arrival, for another control plane."""
+        """Remove and return all waiting requests in order of arrival, so that another control plane can take them
+        over."""
         waiting = [request for _, number, _, request in self.delayed if number in self.delayed_until]
         for group in self.groups:
             waiting += self._empty(group)
@@ -173,7 +178,8 @@ class WaitingRoom:
         return sum([len(queue) for queue in self.queues()])
 
     def pending(self, pool: str) -> int:
-        """Return the number of waiting requests that a pool could serve, delayed requests included."""
+        """Return the number of waiting requests that a pool could serve. Requests that admission has delayed count
+        too."""
         count = 0
         for group in self.groups:
             if pool in group.pools:

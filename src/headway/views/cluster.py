@@ -17,7 +17,8 @@ KEPT: Final = ("tenants", "totals", "recent")
 
 
 class ClusterView:
-    """The cluster at one decision. `tenants` and `totals` exist if a policy declares them or has no declaration."""
+    """The cluster at one decision. `tenants` and `totals` are available only if a policy declares them, or if a policy
+    omits its declaration of signals."""
 
     __slots__ = ("_tenants", "_totals", "explain", "group", "instances", "now_ps", "priority")
 
@@ -47,7 +48,8 @@ class ClusterView:
         return self._totals
 
     def keep(self, tenants: Mapping[str, TenantView] | None, totals: Totals | None) -> None:
-        """Set the tenants and totals. Each is None if no policy of the run declares it."""
+        """Set the tenants and totals that policies can read. Pass None for one that no policy declares; reading it then
+        raises an error."""
         self._tenants = tenants
         self._totals = totals
 
@@ -79,8 +81,8 @@ class TenantView:
 
     @property
     def burst(self) -> bool:
-        """Whether the last second had at least 5 requests, and more than twice the rate over the last 10 s. If the
-        tenant's first request is less than 10 s old, the rate is measured since that request."""
+        """Whether at least 5 requests arrived in the last second, at more than twice the tenant's mean rate over the
+        last 10 s. If the tenant's first request is less than 10 s old, the mean rate is measured since that request."""
         now_ps = self._cluster.now_ps
         short = self._short.sum(now_ps)
         if short < BURST_LEAST:

@@ -30,9 +30,10 @@ TIERS: Final = "the instance's tiers"
 class InstanceView:
     """One instance as the router sees it. Each annotated field declares a signal: freshness, kind, meaning and sources.
 
-    A view exists as long as the run. The simulator or the gateway writes its values before a policy reads them, so the
-    only objects that a policy can reach through a view are the estimator and the router's own past. Reading a signal
-    that no policy of the run declares raises an error, since the run does not maintain its value.
+    A view exists as long as the simulation or gateway. The simulator or the gateway writes the values before a policy
+    reads them. So a view refers to no simulator or gateway object; through it, a policy can reach only the step-time
+    estimator and the router's own past. If no policy declares a signal, its value is not maintained, and reading it
+    raises an error.
     """
 
     hidden: ClassVar[tuple[str, ...]] = ()
@@ -218,7 +219,8 @@ class InstanceView:
         return self.kv_blocks - self.kv_used
 
     def tier_utilization(self, tier: str) -> float:
-        """Return the fraction of a store below the GPU (cpu or storage) in use; 0 if the instance has no such store."""
+        """Return which fraction of a slower tier (`cpu` or `storage`) is in use. If the instance has no such tier,
+        return 0."""
         return self.tier_used.get(tier, 0) / self.tier_blocks[tier] if tier in self.tier_blocks else 0.0
 
     @property
@@ -261,8 +263,8 @@ class InstanceView:
         """Return the seconds to compute the pending prefill tokens and `tokens` more.
 
         The prefill is split into steps of at most max_batch_tokens. In each step, every running sequence also decodes
-        one token. The context of these decodes is the prompt tokens in flight that are no longer pending. The estimator
-        returns the time of a step.
+        one token. Their contexts are assumed to sum to the prompt tokens in flight that are no longer pending. The
+        estimator returns the time of a step.
         """
         return self.estimate(tokens, self.running, self.pending_prefill_tokens, self.inflight_tokens)
 
@@ -278,11 +280,12 @@ class InstanceView:
         return seconds + steps * step_seconds(self, chunk, decodes, context) if steps else seconds
 
     def hide(self, *signals: str) -> None:
-        """Hide these signals: reading one of them raises an error, since the run does not maintain its value."""
+        """Hide these signals: reading a hidden signal raises an error, because its value is not maintained."""
         self.__class__ = _without(tuple(sorted({*self.hidden, *signals})))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Support copies of views that hide signals, because pickle cannot find their generated class by name."""
+        """Support copying and pickling. Views that hide signals need this, because pickle cannot find their generated
+        class by name."""
         values = {name: getattr(self, name) for name in InstanceView.__slots__ if name not in self.hidden}
         return _blank_view, (self.hidden,), (None, values)
 
@@ -295,7 +298,7 @@ SIGNALS: Final[Mapping[str, Signal]] = table(InstanceView)
 
 
 def signal_names(accept: Callable[[Signal], bool]) -> tuple[str, ...]:
-    """Return the names of the signals that `accept` accepts, without derived ones, in order of declaration."""
+    """Return the names of the signals that `accept` accepts, in order of declaration. Derived signals are left out."""
     return tuple(name for name, signal in SIGNALS.items() if not signal.derived and accept(signal))
 
 
@@ -322,7 +325,8 @@ def undeclared_signal(subject: str, signal: str, kind: str = "exact") -> Undecla
 
 @cache
 def _without(signals: tuple[str, ...]) -> type[InstanceView]:
-    """Return a class of views that hides these signals with properties. `__getattr__` would slow down all reads."""
+    """Return a subclass of InstanceView in which reading one of these signals raises an error. The subclass uses
+    properties, because `__getattr__` would slow down all reads."""
     return type(
         "InstanceView",
         (InstanceView,),

@@ -1,7 +1,7 @@
 """A pool of equal instances, as an autoscaler sees it: a deployment, or only its prefill or decode instances.
 
-Running totals support windows of any length: the amount in a window is the difference of two totals, which are found by
-bisection.
+Windows may have any length, because the view stores running totals: the amount in a window is the difference between
+the totals at its end and at its start. Bisection finds the total at a given time.
 """
 
 from bisect import bisect_right
@@ -33,8 +33,8 @@ class LoadSample(Struct, frozen=True, gc=False):
 
 
 class RunningTotal:
-    """A total over time. `add` increases it at once. In addition, it grows by `level` every picosecond: 3 requests that
-    are in flight for 2 s add 6 request-seconds."""
+    """A total over time. `add` increases it by an amount. Between the calls, it grows by `level` per picosecond: with 3
+    requests in flight, it grows by 6 request-seconds in 2 s."""
 
     def __init__(self, start_ps: int, kept_ps: int, level: int = 0) -> None:
         self.kept_ps = kept_ps
@@ -79,11 +79,11 @@ class RunningTotal:
 
 
 class PoolView:
-    """A pool as an autoscaler sees it. States and reported signals of its instances are read on demand. All other
-    values are counted from the events of all routers.
+    """A pool as an autoscaler sees it. The states and the reported signals of its instances are read on demand. All
+    other values are counted from the events of all routers.
 
-    Times are in seconds unless the name ends in _ps. A window of `seconds` is (now - seconds, now], but begins at the
-    start of the observation if that is later. A mean over an empty window is None.
+    Times are in seconds unless the name ends in _ps. A window of `seconds` is (now - seconds, now], but it never begins
+    before the start of the observation. A mean over an empty window is None.
     """
 
     def __init__(
@@ -118,7 +118,8 @@ class PoolView:
         self.start(0, 0, 0)
 
     def start(self, now_ps: int, window_ps: int, kept_ps: int) -> None:
-        """Start observing. Latencies cover the last `window_ps`; a policy may use windows of at most `kept_ps`."""
+        """Start observing. Latencies and SLO attainment cover the last `window_ps`. A policy may read windows of at
+        most `kept_ps`."""
         self.now_ps = self.start_ps = now_ps
         self.window_ps = window_ps
         self.kept_ps = kept_ps
@@ -161,7 +162,7 @@ class PoolView:
         self.judge(now_ps)
 
     def judge(self, now_ps: int) -> None:
-        """Update the times since which the load is above `high` or below `low`."""
+        """Update `high_since` and `low_since`: the times since which the load has been above `high` or below `low`."""
         inflight, slots = self.inflight, self.serving_slots
         if self.high is None or inflight <= self.high * slots:
             self.high_since = NOTHING
@@ -173,7 +174,8 @@ class PoolView:
             self.low_since = now_ps
 
     def on_finished(self, now_ps: int, slo_class: str, met: bool | None, first_ps: int, latency_ps: int) -> None:
-        """Record an ended request. The time to its first token and its latency are NOTHING if they do not exist."""
+        """Record an ended request. `first_ps` is the time from its arrival to its first token, and `latency_ps` to its
+        last. Pass NOTHING for a value that does not exist."""
         if met is not None:
             if slo_class not in self.classes:
                 self.classes[slo_class] = Window(self.window_ps)
@@ -207,8 +209,8 @@ class PoolView:
 
     @property
     def replicas(self) -> int:
-        """Number of replicas that serve, start or are unreachable, without draining ones. A scaling decision sets this
-        number."""
+        """Number of replicas that serve, start or are unreachable. Replicas that drain do not count. A scaling decision
+        sets this number."""
         return self.count(REPLICAS)
 
     @property

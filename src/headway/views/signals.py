@@ -69,7 +69,8 @@ reported = partial(Signal, "reported")
 
 
 def derived_signal(freshness: Freshness, kind: Kind, *reads: str, **more: Any) -> Callable[[Getter], Getter]:
-    """Declare a property (put this below `@property`) as a signal that is computed from the signals that it `reads`."""
+    """Declare a property as a signal that is computed from the signals in `reads`. Put this decorator below
+    `@property`."""
     source = ", ".join(reads)
     signal = Signal(freshness, kind, simulated=source, live=source, reads=reads, derived=True, **more)
 

@@ -11,8 +11,8 @@ WINDOW_PS: Final = 10 * PS_PER_SECOND  # length of the windows in which a router
 
 
 class Window(Struct, eq=False):
-    """Amounts with their times, the oldest first, and their sum. Every call drops the entries that have left the
-    window, so an entry costs O(1) amortised. Times must not decrease between calls."""
+    """The amounts in a sliding window with their times, and the sum of the amounts. Every call removes the entries that
+    have left the window, so an entry costs O(1) amortised. Times must not decrease between calls."""
 
     length_ps: int
     entries: deque[tuple[int, int]] = field(default_factory=deque)  # (time, amount) of each entry, oldest first
@@ -51,7 +51,7 @@ class Window(Struct, eq=False):
 
 
 class Recent:
-    """The router's own measurements of an instance in (now - 10 s, now]; `clock.now_ps` is the current time."""
+    """The router's own measurements of an instance in (now - 10 s, now]. `clock.now_ps` is the current time."""
 
     __slots__ = ("_clock", "_output", "_tpots", "_ttfts")
 
