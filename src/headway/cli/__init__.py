@@ -65,7 +65,7 @@ def _answer(arguments: list[str]) -> int:
 
 
 def _drop_stdout() -> None:
-    """Replace stdout by a file that the interpreter can flush at exit without an error."""
+    """Redirect stdout to the null device, so that the interpreter can flush it at exit without an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

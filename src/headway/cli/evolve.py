@@ -25,7 +25,7 @@ KEY = "OPENAI_API_KEY"
 
 @dataclass(frozen=True)
 class Talk:
-    """Which language model to ask, and what to record."""
+    """Options for the language model of a search: which model to ask, and where to record or replay its answers."""
 
     model: Annotated[str | None, Parameter(help="For openevolve and gepa: name of the language model.")] = None
     api_base: Annotated[

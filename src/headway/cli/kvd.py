@@ -33,7 +33,7 @@ class Tls:
     key: Annotated[Path | None, Parameter(help="For QUIC: private key of that certificate (PEM).")] = None
 
     def files(self) -> Json | None:
-        """Return the absolute paths of the certificate files by name, or None if no file is named."""
+        """Return the absolute paths of the certificate files by name. If the user names no file, return None."""
         files = asdict(self)
         if not any(files.values()):
             return None

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 def flag(help: str, *names: str) -> Parameter:
-    """Return the parameter of a switch or list that has no `--no-` or `--empty-` form."""
+    """Return the declaration of an option that is a switch or a list, without the negative form `--no-NAME` or
+    `--empty-NAME`."""
     return Parameter(name=names or None, negative="", help=help)
 
 
@@ -53,7 +54,7 @@ KeyVariable = Annotated[str | None, Parameter(help="Environment variable that ho
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Choice:
-    """Changes to a scenario before it runs."""
+    """Options that change a scenario before it is simulated."""
 
     changes: Annotated[
         list[str] | None, flag("Set a key of the scenario, such as workload.rate=60/s; repeat for more.", "--set")
@@ -97,7 +98,8 @@ class Choice:
         return overrides.apply(data, self.changes or ())
 
     def routing(self) -> dict[str, str]:
-        """Return the options that choose a routing policy and are set, with their values."""
+        """Return the options that the user has set to choose a routing policy, as a mapping of option names to
+        values."""
         options = {
             "--routing-policy": self.routing_policy,
             "--routing-scorers": self.routing_scorers,
@@ -120,7 +122,7 @@ def allow_policies(timeout: str | None) -> None:
 
 
 def read_key(variable: str | None, option: str = "--key-env") -> str | None:
-    """Return the secret in an environment variable; None if no variable is named."""
+    """Return the secret in an environment variable. If `variable` is None, return None."""
     if variable is None:
         return None
     key = os.environ.get(variable)

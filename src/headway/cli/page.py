@@ -22,7 +22,8 @@ AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print one J
 
 
 class Page(NamedTuple):
-    """Output for people: parts that are fitted to the terminal's width, then a line to copy that is never wrapped."""
+    """Output for people: parts that are fitted to the terminal's width, then a line for the user to copy, which is
+    never wrapped."""
 
     parts: Sequence[RenderableType]
     line: str | None = None
@@ -62,7 +63,8 @@ def say(*messages: str | None) -> None:
 
 
 def confirm(question: str, instead: str) -> bool:
-    """Ask a question on stderr, because stdout is for the result. `instead` names the options that answer it."""
+    """Ask a yes-or-no question, and return whether the user agrees. The question goes to stderr, because stdout is for
+    the result. If stdin is not a terminal, raise an error that tells the user to pass the options in `instead`."""
     if not sys.stdin.isatty():
         raise HeadwayError(f"not a terminal: pass {instead}.")
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)

@@ -134,7 +134,8 @@ def run(
 
 
 def _run(loaded: Scenario, trace: Trace, counterfactuals: int, output: Path | None, again: bool) -> Result:
-    """If the folder already has the run, read and return it. Otherwise simulate the run and write it to the folder."""
+    """Return the result of a simulation. If the folder `output` already has this result and `again` is not set, read it
+    from there. Otherwise simulate the scenario, and write the result to the folder."""
     from headway.display.progress import Bar
     from headway.experiment.counterfactual import counterfactuals as force_others
     from headway.experiment.run import read_run, simulate

@@ -113,7 +113,8 @@ def _write(kind: str, file: Path, force: bool, options: dict[str, Any], command:
 
 
 def _ask(kind: str) -> dict[str, Any]:
-    """Ask for each value on stderr, because stdout is for the result. An empty answer means the default."""
+    """Ask the user for the values of a new file, and return the answers. The questions go to stderr, because stdout is
+    for the result. A value with an empty answer is left out, so that it has its default."""
     from headway.schemas.starters import STARTERS
 
     answers: dict[str, Any] = {}

@@ -87,7 +87,7 @@ def _whole(text: str, where: str, most: int) -> int:
 
 
 def _drop_unset(**values: object) -> Json:
-    """Return the options that are set."""
+    """Return these options by name, without the ones that are None."""
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -25,7 +25,8 @@ Out = Annotated[Path, Parameter(name="OUT", help="The file to write.")]
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Drawn:
-    """What to draw from a format that describes distributions instead of requests."""
+    """Options for trace formats that describe distributions instead of single requests: how to generate the
+    requests."""
 
     seed: Annotated[int, Parameter(help="Random seed, for formats whose requests are generated (servegen).")] = 0
     start: Annotated[str | None, Parameter(help="Offset at which these formats start, such as 10h.")] = None
@@ -38,7 +39,7 @@ AS_IT_COMES = Drawn()
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Table:
-    """How to read a table of the user's own."""
+    """Options for reading a table whose columns the user has chosen."""
 
     map: Annotated[
         str | None,
@@ -50,7 +51,8 @@ class Table:
     yes: Annotated[bool, flag("Use the guessed mapping of columns without asking.", "--yes", "-y")] = False
 
     def columns(self, source: Path, read_format: str | None) -> dict[str, Column] | None:
-        """Return the mapping of columns: the given mapping, or a guess if the format is unknown and the user agrees."""
+        """Return which column of the table contains which field. This is the mapping in `--map`, or a guess if the
+        format is unknown and the user agrees to the guess. If the format is known, return None."""
         from headway.workload.traces import detect
         from headway.workload.traces.columns import NAME, guess_columns, parse_columns, write_columns
 
@@ -100,7 +102,8 @@ class Files:
         drawn: Drawn = AS_IT_COMES,
         read_format: str | None = None,
     ) -> Page | Json:
-        """Write a transformed trace, report what its format cannot express, and return the result."""
+        """Read a trace, apply the transformations in `steps`, and write the new trace. Report what the new format
+        cannot express. Return the output to print."""
         import msgspec
 
         from headway.display.progress import Bar

@@ -67,7 +67,8 @@ for place, (heading, verbs) in enumerate(GROUPS.items()):
 
 
 def answer(arguments: list[str]) -> tuple[str, int]:
-    """Run a verb. Return the text for stdout and the exit status. Redirect what a user's policy prints to stderr."""
+    """Run a verb. Return the text for stdout and the exit status. While the verb runs, anything that a user's policy
+    prints goes to stderr."""
     console = Console(highlight=False, file=sys.stdout)
     if arguments[0] in app.help_flags:
         app.resolved_commands()  # the overview shows the first line of each verb's docstring

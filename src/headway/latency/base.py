@@ -2,15 +2,17 @@
 
 A step computes `chunks` of prompts and decodes one token for each of `decodes` sequences. A chunk is a pair: the number
 of new tokens, and the number of past tokens, which are already in the KV cache. The contexts of the decoding sequences
-sum to `context` tokens. A *run* is a sequence of such steps. From one step of a run to the next, the context of every
-decode grows by one token, and the past of every chunk grows by the length of the chunk.
+sum to `context` tokens. A *run* is a sequence of such steps with the same sequences. From one step of a run to the
+next, the context of every decode grows by one token, and the past of every chunk grows by the length of the chunk.
 
-A model returns `first`, `increment` and `k_max`: step j of the next `k_max` steps takes exactly `first + j * increment`
-picoseconds. If a caller asks again at step j, it gets this number as `first`. A step has at least one token and takes
-at least one picosecond.
+For a run, a model returns `first`, `increment` and `k_max`. They mean that step j of the run, counted from 0, takes
+exactly `first + j * increment` picoseconds, for every j below `k_max`. If a caller asks for the rest of the run from
+step j on, the model must return the same time as `first`. A step has at least one token and takes at least one
+picosecond.
 
-Therefore, a model must cost a whole number of picoseconds per token of context or past, because these counts grow along
-the run. Terms that are constant along the run may have fractions of a picosecond; they are rounded once per step.
+The numbers of context tokens and past tokens grow from step to step. Therefore a model must charge a whole number of
+picoseconds for each of these tokens. Terms that are constant along the run may have fractions of a picosecond; they are
+rounded once per step.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,12 +34,12 @@ Run = tuple[int, int, int]
 
 class LatencyModel(Protocol):
     """A latency model. Two methods are optional. `scale(factor)` returns the model of an engine whose steps take
-    `factor` times as long. `doubts(tokens, sequences)` returns a sentence for the user if some steps up to these sizes
-    are beyond the measured range."""
+    `factor` times as long. `doubts(tokens, sequences)` returns a sentence for the user if a step of up to this many
+    tokens and sequences can be outside the measured range."""
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
-        """Return (first, increment, k_max) of a run, as the module docstring defines them. `first` and `increment` are
-        whole picoseconds; `first` and `k_max` are at least 1."""
+        """Return (first, increment, k_max) of a run of steps, as the module docstring defines them. `first` and
+        `increment` are whole picoseconds; `first` and `k_max` are at least 1."""
         ...
 
 
@@ -50,7 +52,8 @@ class LatencyKind(NamedTuple):
 
 
 class Walked(Struct, eq=False):
-    """Scales a model that has no `scale` method. Because it rounds each step time, every run is one step long."""
+    """Multiplies the step times of a model that has no `scale` method. Each product is rounded, so the step times no
+    longer grow by a constant increment. Therefore every run of steps is one step long."""
 
     model: LatencyModel
     factor: Fraction
@@ -68,7 +71,7 @@ def scale_model(model: LatencyModel, factor: Fraction) -> LatencyModel:
 
 
 def times(value: int, factor: Fraction, least: int = 0) -> int:
-    """Return a coefficient times a factor, rounded once, but at least `least`."""
+    """Return `value` times `factor`, rounded to a whole number, but at least `least`."""
     return max(least, round(value * factor))
 
 

@@ -34,7 +34,8 @@ HELD_OUT: Final = 4  # every HELD_OUT-th step is held out of the fit
 
 
 class PhaseError(Struct, frozen=True):
-    """The absolute error on the held-out steps of one phase, relative to the measured time."""
+    """The errors on the held-out steps of one phase. Each error is the absolute difference from the measured time, as a
+    fraction of the measured time."""
 
     phase: str
     steps: int
@@ -57,7 +58,8 @@ class Calibration(Displayed, Struct, frozen=True):
     shapes: tuple[str, ...]
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return a row for each phase: its errors on held-out steps, as fractions of the measured time."""
+        """Return the errors on held-out steps as a table with one row for each phase. Errors are fractions of the
+        measured time."""
         return columns_of(map(asdict, self.errors))
 
     def summary(self) -> Json:
@@ -99,9 +101,9 @@ def calibrate(
     model: str | None = None,
     progress: Callable[[int, float], None] | None = None,
 ) -> Calibration:
-    """Fit the constants of a GPU to the steps of a file. No rate exceeds the peak rate in the GPU's spec sheet.
+    """Fit the constants of a GPU to the steps of a file. No fitted rate exceeds the peak rate in the GPU's spec sheet.
 
-    The constants come from a fit to all steps. The errors come from another fit, without the held-out steps.
+    The constants come from a fit to all steps. The errors come from another fit, to all steps except the held-out ones.
     """
     steps = read_steps(path, gpu, model)
     limits = gpu.bandwidth / 1e12, float(gpu.flops) / 1e12

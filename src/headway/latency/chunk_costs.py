@@ -12,11 +12,12 @@ MAX_ENTRIES: Final = 1 << 16  # maximum number of cached lengths, because a poli
 
 
 class ChunkCosts(dict[int, tuple[int, int, int]]):
-    """Maps the length of a chunk to three costs in whole picoseconds: the cost without a past, the cost of each past
-    token, and the increase from one chunk of this length to the next. Entries are computed on demand.
+    """Maps the length of a chunk to three costs in whole picoseconds: the cost without a past, the additional cost of
+    each past token, and how much more the next chunk of the same length costs because its past is longer. Entries are
+    computed on demand.
 
-    The first two costs are rounded once each. So the cost of a chunk is affine in the past with an integer slope,
-    although the cost of a single pair may have fractions of a picosecond.
+    The first two costs are rounded once each. So the cost of a chunk grows by a whole number of picoseconds for each
+    past token, although the cost of a single query-key pair may have fractions of a picosecond.
     """
 
     __slots__ = ("_pair", "_token")

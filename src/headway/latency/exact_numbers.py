@@ -45,7 +45,7 @@ def not_negative(value: object, where: str) -> float:
 
 
 def share(value: object, where: str) -> Fraction:
-    """Return a fraction: a number above zero and at most one."""
+    """Return the exact value of a number that must be above zero and at most one."""
     number = _fraction(value, where)
     if number is None or not 0 < number <= 1:
         raise HeadwayError(f"{where}: must be above 0 and at most 1, got {shown(value)}.")
@@ -53,7 +53,8 @@ def share(value: object, where: str) -> Fraction:
 
 
 def count(value: object, where: str, most: int = 10**6) -> int:
-    """Return a whole number above zero and at most `most`. Forms such as 8.03B and 630M are valid too."""
+    """Return the value of a whole number that must be above zero and at most `most`. Forms such as 8.03B and 630M are
+    valid too."""
     text, factor = value, 1
     if isinstance(value, str) and value.strip()[-1:].upper() in ("K", "M", "B", "T"):
         text, factor = value.strip()[:-1], _SUFFIX[value.strip()[-1].upper()]

@@ -56,7 +56,7 @@ class Kernels:
 
     def tokens(self, count: int, prompts: bool) -> float:
         """Return the time of the work that depends only on the number of tokens: matmuls, experts, norms and
-        all-reduces."""
+        all-reduces. With `prompts`, the kernels of prefill are used, otherwise those of decode."""
         if prompts:
             return self._prompts.time(self._prompts.rest, 1, count)
         return self._decodes.time(self._decodes.rest, count, 1)
@@ -131,7 +131,8 @@ def find_source(system: object, backend: object, version: object, gpu: Gpu, wher
 
 
 def with_kernels(model: ModelShape, tp: int, source: Source, use: Callable[[Kernels], T]) -> T:
-    """Call `use` with the kernels of a model, and return the result. The package needs only the shape of the model.
+    """Call `use` with the kernels of a model, and return the result. The package gets only the shape of the model, not
+    its name.
 
     Errors do not name a section of the scenario, because callers cache the result and may use it for several sections.
     """
@@ -160,8 +161,8 @@ def with_kernels(model: ModelShape, tp: int, source: Source, use: Callable[[Kern
 
 
 def _config(model: ModelShape, tp: int) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the shape of a model as the content of a config.json that the package can read, and the package's names of
-    the number formats."""
+    """Return two things: the shape of a model, as the content of a config.json that the package can read, and the
+    number formats, by the names that the package uses."""
     if not (model.hidden and model.vocab and (model.experts or model.intermediate)):
         raise HeadwayError(
             f"the shape of {model.name} is incomplete. aiconfigurator needs hidden, intermediate and vocab."

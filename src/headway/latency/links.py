@@ -23,8 +23,8 @@ def fill_link(keys: Any, where: str, usual: Mapping[str, str]) -> Any:
     """Return the keys of a link with `latency` and `bandwidth`. If `profile` names a measured link, take both from it.
     Otherwise a key that is not set gets its default from `usual`.
 
-    `profile` is not valid together with the other two keys. If it were, a resolved scenario, which contains both keys,
-    would ignore a profile.
+    `profile` together with `latency` or `bandwidth` raises an error. Otherwise a profile that the user adds to a
+    resolved scenario would have no effect, because a resolved scenario always contains both keys.
     """
     if not isinstance(keys, dict):
         return keys
@@ -66,7 +66,8 @@ ProfileName = Annotated[
 
 
 class LinkProfile(Struct, frozen=True):
-    """A measured link: the latency and the bandwidth are those of the line that fits the measured copy times best."""
+    """A measured link. Its latency and bandwidth are those of the straight line that best fits the measured copy
+    times."""
 
     name: str
     latency_ps: Duration

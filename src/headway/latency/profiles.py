@@ -52,8 +52,8 @@ class Profile(Struct, frozen=True):
 
 
 def read_profile(name: str, gpu: Gpu, where: str) -> Profile:
-    """Return the profile in this `.yaml` file, or the packaged profile with this name. If the name is that of an
-    unmeasured GPU, return its spec-sheet profile."""
+    """Return the profile in this `.yaml` file, or the packaged profile with this name. If the name belongs to a GPU
+    that was not measured, return a profile from the spec sheet of this GPU."""
     if name.endswith((".yaml", ".yml")):
         try:
             document = yaml.safe_load(Path(name).read_text(encoding="utf-8"))

@@ -1,4 +1,5 @@
-"""Build a surface through measured points. The points need not form a grid, because rows may have different columns."""
+"""Builds a surface through measured points. The points need not form a grid: each row may have points at other
+columns."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
@@ -11,7 +12,8 @@ Slope = tuple[int, int]  # (rise of the value, distance over which it rises)
 
 
 def through(points: Points, grows: bool) -> Surface:
-    """Return a surface with one row for each first count. Each row is interpolated through the points of that row.
+    """Return a surface through these points. `points` maps the first count to a row, and a row maps the second count to
+    a value. Within a row, values are interpolated between its points.
 
     Beyond its last point, a row continues with the slope over the last half of its range. If a row has only one point,
     it has the slope of the nearest row with several points. If `grows` is set, this slope is scaled in proportion to
@@ -27,9 +29,9 @@ def through(points: Points, grows: bool) -> Surface:
 
 
 def smooth(points: Points) -> dict[int, dict[int, int]]:
-    """Return points whose values never fall as the counts grow. The value of each point becomes the mean of two values:
-    the maximum over all points whose counts are at most as large, and the minimum over all points whose counts are at
-    least as large. So slow and fast outliers are corrected alike."""
+    """Return the points with changed values, so that values never fall as the counts grow. The new value of a point is
+    the mean of two values. The first is the maximum over all points where neither count is larger. The second is the
+    minimum over all points where neither count is smaller. So slow outliers and fast outliers are corrected alike."""
     rows = sorted(points)
     places = sorted({place for line in points.values() for place in line})
     slowest = _envelope(points, rows, places, max)
@@ -42,8 +44,8 @@ def smooth(points: Points) -> dict[int, dict[int, int]]:
 def _envelope(
     points: Points, rows: list[int], places: list[int], extreme: Callable[[list[int]], int]
 ) -> dict[tuple[int, int], int]:
-    """Return the extreme value for every row and column, over all points that are not after this row in `rows` and not
-    after this column in `places`."""
+    """Return the maximum or minimum (`extreme`) for every row and column. It is taken over all points that come no
+    later than this row in `rows` and no later than this column in `places`."""
     extremes: dict[tuple[int, int], int] = {}
     above: dict[int, int] = {}
     for row in rows:
@@ -58,8 +60,9 @@ def _envelope(
 
 
 def _settle(grid: list[list[int]], nodes: list[int], lasts: list[int], furthest: list[int]) -> None:
-    """Change the grid so that values never fall along a row or from row to row. First lower each extrapolated value to
-    at most the value in the next row. Then raise each value to at least the values of smaller counts."""
+    """Change the grid so that values never fall along a row or from row to row. First lower each extrapolated value
+    that is higher than the value in the next row. Then raise each value that is lower than a value of smaller
+    counts."""
     for number in range(len(grid) - 2, -1, -1):
         for column in range(bisect_right(nodes, furthest[number]), len(nodes)):
             grid[number][column] = min(grid[number][column], grid[number + 1][column])
@@ -84,8 +87,8 @@ def _slopes(points: Points, rows: list[int], grows: bool) -> list[tuple[Slope, S
 
 
 def _ends(line: list[tuple[int, int]]) -> tuple[Slope, Slope]:
-    """Return the slopes over the first and the last doubling of the second count. Do not use the slope between
-    neighbouring points, because these may be too close to each other."""
+    """Return two slopes of a row: from its first point to the point at twice that count, and to its last point from the
+    point at half that count. Neighbouring points may be too close to each other for a reliable slope."""
     (start, low), (end, high) = line[0], line[-1]
     second = next((point for point in line[1:] if point[0] >= 2 * start), line[-1])
     last_but = next((point for point in reversed(line[:-1]) if 2 * point[0] <= end), line[0])

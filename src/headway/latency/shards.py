@@ -11,9 +11,9 @@ from headway.latency.shapes import ModelShape
 
 
 class Matmul(Struct, frozen=True):
-    """A set of weights that multiplies the tokens of a step. There are `experts` such sets, and each token visits
-    `visits` of them. All matrices of one type form one set, because the time to read them and to compute with them
-    depends only on the sum of their sizes."""
+    """The weights of all matrices of one type, which multiply the tokens of a step. They are treated as one matrix,
+    because the time to read them and to compute with them depends only on the sum of their sizes. In a mixture of
+    experts, each of the `experts` experts has such weights, and each token uses `visits` of the experts."""
 
     weights: float
     bytes_a_weight: float

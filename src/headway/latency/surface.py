@@ -16,12 +16,13 @@ MAX_ENTRIES: Final = 1 << 13  # maximum number of cached curves, because a polic
 
 
 class Curve:
-    """The values of a surface as a function of the second count, for one value of the first count.
+    """The values of a surface along the second count, for one value of the first count.
 
-    A piece connects two nodes. The values at the two ends of the piece are rounded inwards to multiples of its length.
-    If there is no multiple between them, the slope of the piece is 0. So the slope is an integer, the piece stays
-    between the values of its nodes, and curves of larger first counts are never lower. At a node, the curve has the
-    exact value of the node. Between nodes, the error is below one picosecond per token of the piece's length.
+    The curve consists of linear pieces, each between two neighbouring nodes. The slope of a piece must be an integer.
+    Therefore the value at its left end is rounded up, and the value at its right end down, to a multiple of its length.
+    If the left value is then higher than the right value, the slope of the piece is 0. So a piece stays between the
+    values of its nodes, and the curve of a larger first count is never lower. At a node itself, the curve has the exact
+    value of the node. Between nodes, the error is below one picosecond per token of the piece's length.
     """
 
     __slots__ = ("nodes", "slopes", "starts", "values")
@@ -39,8 +40,8 @@ class Curve:
         self.slopes.append(last)
 
     def at(self, place: int) -> tuple[int, int, int]:
-        """Return the value and the slope of the curve at the second count `place`, and the distance to the next
-        piece."""
+        """Return three numbers for the second count `place`: the value of the curve, its slope, and the distance to the
+        next piece."""
         piece = bisect_right(self.nodes, place) - 1
         past = place - self.nodes[piece]
         start = self.starts[piece]
@@ -52,11 +53,12 @@ class Curve:
 
 
 class Surface:
-    """A grid of values. It is interpolated between rows (first counts) and between nodes (second counts).
+    """A grid of values. A row has one first count, and a node is a second count. Values between rows and between nodes
+    are interpolated.
 
-    Beyond the last node, a row continues with its slope in `lasts`. Beyond the last row, values continue with the trend
-    over the last half of the rows. Before the first row, values are equal to the first row. The first node is 0. Values
-    must not fall from row to row or from node to node, and slopes in `lasts` must not fall from row to row.
+    Beyond the last node, a row continues with its slope in `lasts`. Beyond the last row, values grow as they do over
+    the last half of the rows. Before the first row, values are those of the first row. The first node is 0. Values must
+    not fall from row to row or from node to node, and slopes in `lasts` must not fall from row to row.
     """
 
     def __init__(self, rows: list[int], nodes: list[int], grid: list[list[int]], lasts: list[int]) -> None:
@@ -86,8 +88,8 @@ class Surface:
         return known
 
     def rises(self) -> Surface:
-        """Return a surface of the differences from the value at the second count 0. Where differences would fall from
-        row to row, raise them."""
+        """Return a surface of differences: each value minus the value of its row at the second count 0. If a difference
+        is smaller than in the row before, it is raised to the difference in that row."""
         grid: list[list[int]] = []
         for row in self.grid:
             before = grid[-1] if grid else [0] * len(row)
@@ -99,8 +101,8 @@ class Surface:
         return Surface(self.rows, self.nodes, grid, [times(slope, factor) for slope in self.lasts])
 
     def _around(self, row: int) -> tuple[int, int, int, int]:
-        """Return the indexes of two rows of the grid, and the position of `row` relative to them as a fraction:
-        numerator and denominator."""
+        """Return the indexes of the two rows of the grid from which the values of `row` are interpolated or
+        extrapolated, and the position of `row` relative to them as a fraction: numerator and denominator."""
         rows = self.rows
         if row <= rows[0]:
             return 0, 0, 0, 1

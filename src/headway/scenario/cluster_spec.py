@@ -87,7 +87,7 @@ class Engines(Struct, frozen=True):
         return low, self.instances if self.max_replicas is None else self.max_replicas
 
     def scales(self) -> bool:
-        """Return whether the section sets any key in `SCALED`."""
+        """Return whether the section sets a key that only a pool with an autoscaler uses, such as `min_replicas`."""
         return any(getattr(self, name) is not None for name in SCALED)
 
     def names(self) -> tuple[str, ...]:
@@ -173,8 +173,8 @@ class Deployment(Engines, frozen=True):
     serves: Annotated[tuple[str, ...], "more names that clients may use for the model, in addition to its own"] = ()
 
     def names(self) -> tuple[str, ...]:
-        """Return the names that clients may use: the model's name in the table, its name in the scenario, and
-        `serves`."""
+        """Return the names that clients may use for the model: its name in the table of models, the name that the
+        scenario uses, and the names in `serves`."""
         written = (self.model,) if isinstance(self.model, str) else ()
         return tuple(dict.fromkeys((self.shape().name, *written, *self.serves)))
 
@@ -251,7 +251,8 @@ class Cluster(Engines, frozen=True):
 
 
 def _keys(section: Any, where: str, kv: Kv) -> Any:
-    """Return a copy of the section with its key `kv` parsed. The argument `kv` has the defaults for that key."""
+    """Return a copy of a section of the file in which the value of the key `kv` is parsed. Settings that this value
+    lacks come from the argument `kv`."""
     keys = dict(section) if isinstance(section, dict) else {} if section is None else section
     if isinstance(keys, dict) and "kv" in keys:
         own = {} if keys["kv"] is None else keys["kv"]
@@ -262,7 +263,8 @@ def _keys(section: Any, where: str, kv: Kv) -> Any:
 
 def _inherit(kind: type[E], keys: Json, where: str, base: Engines, only: Collection[str] | None = None) -> E:
     """Return a pool that has these keys and inherits all other keys from `base`. For a prefill or decode pool, `only`
-    lists the keys that the pool may set; such a pool is itself monolithic."""
+    lists the keys that the pool may set. Such a pool does not inherit the disaggregated architecture; it is
+    monolithic."""
     own = read(kind, keys, where, only=only)
     inherited = {name: getattr(base, name) for name in Engines.__struct_fields__}
     if only is not None:

@@ -61,7 +61,8 @@ class Warmup(Struct, frozen=True):
     ] = 10
 
     def steps(self) -> list[tuple[int, Fraction]]:
-        """Return the curve as a step function: a list of (offset, factor) pairs. The factor of the last pair is 1."""
+        """Return the curve as a step function: a list of (offset, factor) pairs. The offset is in picoseconds from the
+        start of the warm-up. The factor of the last pair is 1."""
         pieces = 1 if self.curve == "step" else self.pieces
         steps = []
         for piece in range(pieces):
@@ -114,7 +115,7 @@ class Drain(Struct, frozen=True):
 
 
 class Scaling(Struct, frozen=True):
-    """When the autoscaler decides, and how long instances take to start and stop."""
+    """The settings of autoscaling: when the autoscaler decides, and how long instances take to start and stop."""
 
     interval_ps: Annotated[
         PositiveDuration | None,
@@ -148,6 +149,7 @@ def write_faults(faults: tuple[Fault, ...]) -> list[Json]:
 
 
 def _falling(share: Fraction) -> Fraction:
-    """Return 2^(-5·share). Interpolate linearly between whole exponents, so that every machine returns the same."""
+    """Return an approximation of 2^(-5·share), which is exact if 5·share is a whole number. In between, it is linear,
+    so that the result is a fraction and the same on every machine."""
     whole, rest = divmod(5 * share, 1)
     return Fraction((1 - rest / 2) / 2**whole)

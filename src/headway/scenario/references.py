@@ -1,9 +1,9 @@
-"""Find the files that a scenario refers to: traces, lengths, measured steps, policy code and the user's classes.
+"""Finds the files that a scenario refers to: traces, lengths, measured steps, policy code and the user's classes.
 
 The value of any key `path` or `file` is a reference. The value of `profile` or `model` is a reference if it has the
-extension of a file. Any `file.py:Class` is a reference too: as a value, as a key of a mapping, or inside scorers that
-are written as one string. Reading a document makes its references absolute, so that the document's folder is not needed
-later.
+extension of a file. A text of the form `file.py:Class` is a reference too, whether it is a value, a key of a mapping,
+or a part of scorers that are written as one string. Reading a document makes its references absolute, so that the
+document's folder is not needed later.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ ENDINGS = {"path": ("",), "file": ("",), "profile": (".yaml", ".yml"), "model": 
 
 
 def absolute(value: Any, folder: Path | None = None) -> Any:
-    """Return a copy of a document with absolute file paths. Relative paths resolve against `folder`, or else against
-    the current folder. If the file exists in neither folder, its path stays unchanged, because the code that opens the
-    file reports the error."""
+    """Return a copy of a document with absolute file paths. A relative path resolves against `folder` if the file
+    exists there, and otherwise against the current folder. If the file exists in neither folder, its path stays
+    unchanged, and the code that opens the file reports the error."""
 
     def find(file: str) -> str:
         try:
@@ -95,8 +95,8 @@ def _name(text: str, change: Change) -> str:
 
 
 def _scorers(text: str, change: Change) -> Any:
-    """If scorers that are written as one string name a file, convert them to a list, because the absolute path of the
-    file may contain the separators of the string."""
+    """Change the file paths in scorers that are written as one string. If the string contains a file path, return a
+    list in place of the string, because the changed path may contain the separators of the string."""
     if not registry.is_file(text):
         return text
     try:

@@ -87,7 +87,7 @@ class Policies(Struct, frozen=True):
     ] = DEFAULT_POLICIES["scaling"]
 
     def build(self, stage: str) -> Any:
-        """Create the policy object of a stage. Because policies have state, every run needs new objects."""
+        """Create a new policy object for a stage. Every simulation needs new objects, because policies have state."""
         return registry.build(stage, getattr(self, stage), f"policies.{stage}")
 
     def explicit(self, stage: str) -> Json:
@@ -105,7 +105,8 @@ class Policies(Struct, frozen=True):
 
 
 class SignalSpec(Struct, frozen=True):
-    """How stale the router's reported signals are."""
+    """The settings that make the router's information stale: how often it polls the instances, and after what delay it
+    gets the values."""
 
     poll_interval_ps: Annotated[
         Duration,

@@ -28,7 +28,8 @@ MEASURED: Final = 16_384  # maximum measured number of tokens in a chunk
 
 
 def _counts(most: int, parts: int, least: int = 1) -> list[int]:
-    """Return counts from `least` to `most`. Each doubling is divided into `parts` counts."""
+    """Return increasing counts from `least` to `most`. From a count c = `least` to 2c, there are `parts` evenly spaced
+    counts, and likewise from 2c to 4c, and so on."""
     counts, octave = {most}, least
     while octave < most:
         counts.update(octave + octave * part // parts for part in range(parts))
@@ -77,8 +78,8 @@ class KernelSurfaces(Struct, frozen=True):
 
 
 class Aiconfigurator(Struct, eq=False):
-    """Step times as the sum of several surfaces, which never fall. Along a run, each surface is affine until its next
-    node."""
+    """A step time is a sum of values from several surfaces, which never fall as the counts grow. Along a run of steps,
+    each value grows linearly until the next node of its surface, where the run ends."""
 
     source: Source
     parts: KernelSurfaces

@@ -42,10 +42,12 @@ class HardwareParameters(Struct):
 
 class Hardware:
     """The constant part of a step time is a sum of table entries, each rounded once to whole picoseconds. A token of
-    context or past costs a whole number of picoseconds, so the step time is exactly affine along a run.
+    context or past costs a whole number of picoseconds, so the step time grows by exactly the same amount at each step
+    of a run.
 
-    The first chunk of a prompt has no past. The second chunk has a past, which adds a constant to the step time. So a
-    run that starts with the first chunk of a prompt is one step long.
+    If any chunk of a step has a past, a constant is added to the step time. If no chunk has a past, the constant is
+    missing only in the first step, because the next chunks of these prompts have a past. Such a run of steps is
+    therefore one step long.
     """
 
     def __init__(self, profile: Profile, part: Shard, host_ps: int, factor: Fraction = Fraction(1)) -> None:

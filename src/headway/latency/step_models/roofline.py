@@ -38,11 +38,12 @@ class RooflineParameters(Struct):
 
 
 class Roofline:
-    """A step takes max(compute, memory) + overhead, with
-    compute = (2·active_params·tokens + 4·heads·head_dim·layers·(prefill pairs + decode context)) / (FLOP/s·tp·mfu) and
-    memory = (weight bytes + KV bytes·(decode context + past and tokens of every chunk)) / (bandwidth·tp·mbu).
+    """A step takes max(compute, memory) + overhead:
 
-    Both terms grow linearly along a run of equal steps. The run ends before the smaller term becomes the larger one.
+        compute = (2·active_params·tokens + 4·heads·head_dim·layers·(prefill pairs + decode context)) / (FLOP/s·tp·mfu)
+        memory = (weight bytes + KV bytes·(decode context + past and tokens of every chunk)) / (bandwidth·tp·mbu)
+
+    Both terms grow linearly along a run of steps. The run ends before the smaller term becomes the larger one.
     """
 
     __slots__ = ("_chunk", "_compute", "_decode", "_kv", "_memory", "_pair", "_token")

@@ -54,12 +54,13 @@ class StepTableParameters(Struct):
 
 
 class StepTable:
-    """Interpolates two surfaces. The first has steps that only decode, by number of decodes and sum of contexts. The
-    second has steps of one chunk, by number of tokens and of past tokens.
+    """Interpolates measured step times on two surfaces. The first surface is for steps that only decode, as a function
+    of the number of decodes and the sum of their contexts. The second is for steps of one chunk, as a function of the
+    number of new tokens and of past tokens.
 
-    The time of any other step has two parts. The first part is the time of one chunk of all its tokens without a past,
-    or the time of its decodes without context if that is longer. The second part is the time that contexts and pasts
-    add. The step takes at least as long as its decodes alone, and as each of its chunks alone.
+    The time of any other step is the sum of two parts. The first part is the time of one chunk of all its tokens
+    without a past, or the time of its decodes without context if that is longer. The second part is the time that
+    contexts and pasts add. A step never takes less time than its decodes alone, or than any of its chunks alone.
     """
 
     def __init__(self, decode: tuple[Measured, ...], prefill: tuple[Measured, ...], host_ps: int = 0) -> None:
@@ -125,15 +126,16 @@ MODEL: Final = LatencyKind("table", StepTableParameters, _build)
 
 
 def _run(surface: Surface, count: int, place: int, beside: int = 0) -> Run:
-    """Return the run on a surface in which the second count starts at `place` and grows by `count` per step. `beside`
-    is added to each step."""
+    """Return the (first, increment, k_max) of a run of steps whose times lie on a surface. The first count is `count`
+    in every step; the second count starts at `place` and grows by `count` per step. `beside` is added to each step
+    time."""
     value, slope, room = surface.curve(count).at(place)
     return beside + value, slope * count, -(-room // count)
 
 
 def _highest(run: Run, others: Sequence[Run]) -> Run:
-    """Return the run whose first step is the longest. Limit it to the steps in which it stays the longest and all runs
-    are affine."""
+    """Return the run of steps whose first step is the longest. End it before another run has a longer step, or before
+    any of the runs ends."""
     first, increment, k_max = max(run, *others)
     for value, rise, steps in (run, *others):
         k_max = min(k_max, steps)
@@ -172,7 +174,8 @@ def _from_rows(data: object, where: str) -> list[StepRow]:
 
 
 def _from_file(path: object, shape: object, model: ModelShape, where: str) -> list[StepRow]:
-    """Return those steps of a model in the file that have either decodes or one chunk."""
+    """Return the steps of a model in a file of measured steps. Only steps that have either decodes or a single chunk
+    are returned."""
     if not isinstance(path, str):
         raise HeadwayError(f"{where}.file: expected the path of a CSV file, got {shown(path)}.")
     model_name = model.name if shape is None else str(shape)
