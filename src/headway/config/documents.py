@@ -130,7 +130,8 @@ def stem(file: str) -> str:
 
 
 class _Writer(yaml.SafeDumper):
-    """Writes multi-line strings as blocks, and writes no aliases."""
+    """Writes multi-line strings as YAML block scalars. A value that occurs twice is written twice, without YAML
+    aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

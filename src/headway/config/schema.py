@@ -156,7 +156,8 @@ class Variants(Struct, frozen=True, eq=False):
 
 
 class Names(Struct, frozen=True, eq=False):
-    """A name from a table. Names in another spelling, and paths of files, match the pattern `others`."""
+    """A name from a table. If `others` is set, any text that matches this pattern is valid too, such as another
+    spelling or the path of a file."""
 
     known: Callable[[], Collection[str]]
     others: str | None = None

@@ -17,8 +17,8 @@ Observe = Callable[[Event], None]
 
 
 class Audience:
-    """The receivers of a router's events. `state` records the router's past. It is None until a policy reads a part of
-    it."""
+    """The receivers of a router's events. `state` records the router's past. It is None until a policy that reads a
+    part of the past joins."""
 
     def __init__(
         self,

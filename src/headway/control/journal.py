@@ -17,8 +17,8 @@ class Journal(Protocol):
     that the journal sees the same counts as the policy."""
 
     def bind(self, context: Context, cluster: ClusterView, reported: Collection[str]) -> None:
-        """Connect the journal to a router. `reported` lists the reported signals that the router's policies read. Only
-        these signals have current values in the views."""
+        """Connect the journal to a router. `reported` lists the reported signals that the router's policies read. The
+        values of these signals are up to date; other reported signals may not be maintained."""
 
     def on_refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None: ...
 

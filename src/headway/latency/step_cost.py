@@ -132,7 +132,7 @@ def sequences_us(gpu: Constants, part: Shard, sequences: int) -> float:
 
 
 def decodes_us(gpu: Constants, part: Shard, decodes: int) -> float:
-    """Return the attention time of decodes that does not depend on the length of their contexts."""
+    """Return the part of the decodes' attention time that does not depend on the length of their contexts."""
     return part.layers * (gpu.decode_us + gpu.crowd_us * decodes / (decodes + gpu.crowd_half)) if decodes else 0.0
 
 

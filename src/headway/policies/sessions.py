@@ -17,8 +17,8 @@ MaxSessions = Annotated[int, Bounds(1, 100_000_000, log=True)]
 
 
 class Sessions(Struct, eq=False):
-    """The instances of each session, one instance for each model. Beyond the limit, the least recently seen session is
-    dropped."""
+    """The instances that each session is bound to, at most one instance for each model. If there are more sessions than
+    `limit`, the least recently seen session is dropped."""
 
     limit: int
     # Sessions are in order of use, the least recently seen first. The instances of a session are in order of binding,

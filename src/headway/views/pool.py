@@ -174,8 +174,8 @@ class PoolView:
             self.low_since = now_ps
 
     def on_finished(self, now_ps: int, slo_class: str, met: bool | None, first_ps: int, latency_ps: int) -> None:
-        """Record an ended request. `first_ps` is the time from its arrival to its first token, and `latency_ps` to its
-        last. Pass NOTHING for a value that does not exist."""
+        """Record an ended request. `first_ps` is the time from its arrival to its first token, and `latency_ps` is the
+        time from its arrival to its end. Pass NOTHING for a value that does not exist."""
         if met is not None:
             if slo_class not in self.classes:
                 self.classes[slo_class] = Window(self.window_ps)

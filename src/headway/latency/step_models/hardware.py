@@ -45,9 +45,8 @@ class Hardware:
     context or past costs a whole number of picoseconds, so the step time grows by exactly the same amount at each step
     of a run.
 
-    If any chunk of a step has a past, a constant is added to the step time. If no chunk has a past, the constant is
-    missing only in the first step, because the next chunks of these prompts have a past. Such a run of steps is
-    therefore one step long.
+    If any chunk of a step has a past, a constant is added to the step time. In a run of steps that starts without a
+    past, the chunks of the second step would have a past and add this constant. Such a run is therefore one step long.
     """
 
     def __init__(self, profile: Profile, part: Shard, host_ps: int, factor: Fraction = Fraction(1)) -> None:

@@ -1,9 +1,9 @@
 """`roofline`: a step takes the time to compute or the time to read memory, whichever is longer. Both come from the
 model's shape and the GPU's spec sheet.
 
-The model ignores communication between tensor-parallel GPUs, and kernels that are slower than peak or do not overlap.
-In these cases its times are too short. It also ignores expert routing: it assumes that each step reads all weights of a
-mixture. So its times are too long for mixtures at small batches.
+The model ignores communication between tensor-parallel GPUs. It also ignores that some kernels are slower than the peak
+rates, or do not overlap with others. In these cases its times are too short. It assumes that each step reads the
+weights of all experts, so its times are too long for mixtures of experts at small batches.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from headway.types import PS_PER_SECOND
 class RooflineParameters(Struct):
     """Keys of `latency: {model: roofline}`. The defaults are **uncalibrated**: no pair of efficiencies fits all cards.
 
-    The defaults 0.6 and 0.8 are between the efficiencies that fit the cards with public step times. 0.75 and 0.9 with 1
-    ms of host time fit an RTX 4090 within 2 %, but are 16 to 40 % too fast on an RTX PRO 6000. For an 8B model on an
-    H200, kernel times are on average 8 % too fast in decode and 4 % too slow in prefill; the error of single steps is
-    up to 41 %.
+    The defaults, mfu 0.6 and mbu 0.8, are between the efficiencies that fit the cards with public step times. An mfu of
+    0.75 and an mbu of 0.9 with 1 ms of host time fit an RTX 4090 within 2 %, but are 16 to 40 % too fast on an RTX PRO
+    6000. For an 8B model on an H200, kernel times are on average 8 % too fast in decode and 4 % too slow in prefill;
+    the error of single steps is up to 41 %.
     """
 
     mfu: Annotated[Share, "share of the GPU's peak FLOP/s that matmuls reach"] = Fraction("0.6")

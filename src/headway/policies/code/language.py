@@ -142,8 +142,8 @@ FIELDS: Final[dict[int, dict[str, Field]]] = {  # kind of record -> name of the 
 
 
 class Function(Struct, frozen=True):
-    """A library function: the minimum and maximum number of its arguments, its stages (empty: all), and the signals
-    that it reads."""
+    """A library function: the minimum and maximum number of its arguments, the stages whose programs may call it, and
+    the signals that it reads. If `stages` is empty, programs of all stages may call it."""
 
     least: int
     most: int
