@@ -120,7 +120,7 @@ class Bundle(Struct, frozen=True):
         write_text(file if isinstance(file, str) else file.__fspath__(), yaml_text(self.document()))
 
     def document(self) -> Json:
-        """Return the document that `write` writes: every stage with its type."""
+        """Return the bundle as the document that `write` writes. In this document, every policy has the key `type`."""
         return {
             "format": FORMAT,
             "name": self.name,
@@ -238,7 +238,8 @@ def _code(spec: Mapping[str, Any], place: str, file: str | None) -> Json:
 
 
 def _normalise(spec: Any, stage: str) -> Any:
-    """Return a policy in a form that is the same for equal policies: only the name if there are no parameters."""
+    """Return the normal form of a policy, so that equal policies have equal forms. A policy without parameters becomes
+    its name."""
     spec = DEFAULT_POLICIES[stage] if spec is None else dict(spec) if isinstance(spec, Mapping) else spec
     name, parameters = registry.split(spec, f"policies.{stage}")
     name = name if registry.is_file(name) else registry.canonical(name)

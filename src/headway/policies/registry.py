@@ -138,7 +138,7 @@ def policy(
 def describe(
     cls: type, stage: str, name: str, exact: Names, reported: Names, oracle: bool = False, kind: Kind = "policy"
 ) -> Entry:
-    """Make a class a policy and return its entry, without registering it."""
+    """Turn a class into a policy class and return its catalogue entry, without registering it."""
     policy_class: type = dataclasses.dataclass(eq=False, repr=False)(cls)
     if stage not in METHODS and outside(policy_class):
         raise HeadwayError(f"{cls.__name__}: {stage!r} is not a stage for users' policies.{suggest(stage, METHODS)}")
@@ -229,7 +229,7 @@ def is_file(name: str) -> bool:
 
 
 def find(stage: str, name: str, where: str) -> Entry:
-    """Return the entry of a name or of `path/to/file.py:Class`."""
+    """Return the catalogue entry of the policy with this name, or of the class `path/to/file.py:Class`."""
     if is_file(name) or name.endswith(".py"):
         return load(stage, name, where)
     entry = _look_up((stage, canonical(name)))
@@ -262,8 +262,8 @@ def load(stage: str, reference: str, where: str) -> Entry:
 
 
 def load_all(reference: str, where: str) -> list[Entry]:
-    """Return the entries of a class in a user's file: for the stage that the class declares, or else for each stage
-    whose method it has."""
+    """Return the catalogue entries of a class in a user's file. If the class declares its stage, there is one entry.
+    Otherwise there is one entry for each stage whose method the class has."""
     cls = load_class(reference, where)
     entry = own_entry(cls)
     if entry is not None:

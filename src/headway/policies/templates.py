@@ -20,7 +20,7 @@ RESERVED: Final = ("begin", "call", "entry", *get_annotations(Sourced))  # attri
 
 
 class Template(Coded):
-    """A policy with a built-in source, whose parameters are fields."""
+    """A policy with a built-in source. The parameters of the source are fields of the class."""
 
     blank: ClassVar = False
     template: ClassVar[str]

@@ -166,7 +166,8 @@ def _number(value: object, where: str) -> str:
 
 
 def _expression(text: str, where: str) -> str:
-    """Return an expression on one line. Parse it first, so that it can add nothing else to the source."""
+    """Return an expression on one line. Parsing ensures that the text is a single expression, so that it cannot add
+    other code to the source."""
     if len(text) > LONGEST:
         raise HeadwayError(f"{where}: an expression may have at most {LONGEST:,} characters, got {len(text):,}.")
     try:

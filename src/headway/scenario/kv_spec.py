@@ -81,7 +81,8 @@ class Kv(Struct, frozen=True):
     ] = 0.9
 
     def resolved(self) -> Json:
-        """Return the section as a YAML file has it. Include the keys about tiers only if the cache has tiers."""
+        """Return the section in the form that it has in a YAML file. Include the keys about tiers only if the cache has
+        tiers."""
         if self.tiers is not None:
             return write(self) | {"tiers": {name: write(tier) for name, tier in self.tiers.items()}}
         eviction = ("eviction",) if self.eviction == "lru" else ()

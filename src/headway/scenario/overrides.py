@@ -138,7 +138,8 @@ def policy_config(path: Path, document: Any) -> tuple[str | None, list[Json] | N
 
 
 def with_policies(data: Mapping[str, Any], policies: Mapping[str, Any]) -> Json:
-    """Return a copy of the mapping with these policies by stage. Stages that are not in `policies` stay unchanged."""
+    """Return a copy of a scenario's mapping in which each stage in `policies` has the given policy. Other stages stay
+    unchanged."""
     changed: Json = copy.deepcopy(dict(data))
     own = {} if changed.get("policies") is None else changed["policies"]
     if isinstance(own, dict) and policies:  # validation reports a wrong type

@@ -228,7 +228,7 @@ class PoolView:
     # --- load, counted by the router -----------------------------------------------------------------------------
 
     def begin(self, seconds: float) -> int:
-        """Return the start of a window that ends now."""
+        """Return the start of a window of `seconds` that ends now, in picoseconds."""
         length_ps = round(seconds * PS_PER_SECOND)
         if not 0 < length_ps <= self.kept_ps:
             raise HeadwayError(

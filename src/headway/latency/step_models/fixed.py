@@ -13,8 +13,8 @@ from headway.latency.exact_numbers import TokenTime
 
 
 class Fixed(Struct, eq=False):
-    """A step takes p for each prefill token, plus d if any sequence decodes. Both p and d are round(10^12 / rate) ps,
-    with the rates of prefill and decode. A single request takes prompt·p + (output - 1)·d."""
+    """A step takes p picoseconds for each prefill token, plus d picoseconds if any sequence decodes. p is 10^12 / the
+    prefill rate and d is 10^12 / the decode rate, both rounded. A single request takes prompt·p + (output - 1)·d."""
 
     prefill_ps: Annotated[TokenTime, "prefill tokens per second"] = field(default=10**8, name="prefill_tokens_per_s")
     decode_ps: Annotated[TokenTime, "tokens per second of each decoding sequence, at any batch size"] = field(

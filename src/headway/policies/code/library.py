@@ -85,7 +85,8 @@ class _Paid:
         return self.weigh(items, 1)
 
     def flat(self, value: Any, depth: int = 0) -> Any:
-        """Charge steps for a value that is compared, and raise an error if the value is nested too deeply."""
+        """Charge steps for comparing a value, and return the value. If the value is nested too deeply, raise an
+        error."""
         if type(value) in (list, tuple, dict):
             if depth == lang.DEEPEST_VALUE:
                 raise Misuse("lists nested deeper than four levels cannot be compared")
@@ -138,7 +139,7 @@ class _Paid:
         return list(zip(self.span(first), self.span(second), strict=False))
 
     def scan(self, items: Any) -> Any:
-        """Charge steps for a container that `in` searches."""
+        """Charge steps for searching a container with `in`, and return the container."""
         if type(items) is dict:
             return items
         return self.flat(self.span(items))

@@ -233,7 +233,7 @@ class _Rewrite(ast.NodeTransformer):
         return [ast.comprehension(clause.target, over, [self._within(clause.target, test) for test in clause.ifs], 0)]
 
     def _within(self, target: ast.AST, node: ast.expr) -> ast.expr:
-        """Visit a node in which the names of `target` hide top-level names."""
+        """Rewrite an expression in which the names that `target` binds hide top-level names of the source."""
         before = self.own
         names = [child.id for child in ast.walk(target) if isinstance(child, ast.Name)]
         self.own = before | {*names, *(child.arg for child in ast.walk(target) if isinstance(child, ast.arg))}
