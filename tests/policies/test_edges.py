@@ -16,11 +16,6 @@ def test_a_hit_ratio_of_just_the_threshold_as_it_is_written_is_not_above_it(tent
     assert policy.warm(hit, 10 * 512 - 1)
 
 
-def test_prefix_aware_takes_all_full_queues_for_equally_full() -> None:
-    instances = views(2, queued=[900, 300], max_queue=[256, 256])
-    assert choose("prefix-aware", instances, prompt(100), [0, 0]) == 0
-
-
 def test_a_declared_prefix_longer_than_the_prompt_is_the_whole_prompt() -> None:
     request = prompt(100, shared_prefix_tokens=1000)
     assert choose("prefix-aware", views(2), request, [5, 6]) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from random import Random
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from states import bound, choice, choose, prompt, states, views
 
+import headway
 from headway.errors import HeadwayError
 from headway.policies.prefix_index import PrefixIndex
 from headway.types import PS_PER_SECOND, Path
@@ -41,18 +43,46 @@ def test_effective_load_counts_what_was_routed_since_the_report():
     assert choose("least-outstanding", instances, prompt()) == 0
 
 
-@given(states(16), st.integers(0, 60), st.sampled_from([0.0, 0.3, 0.8, 1.0]), st.sampled_from([0.5, 0.9]))
+@given(states(16), st.integers(0, 60), st.sampled_from([0.0, 0.3, 0.8, 1.0]), st.sampled_from([0.5, 0.9, None]))
 def test_prefix_aware_is_its_formula(state, shared, weight, max_load):
     instances, request, hits = state
     request = prompt(request.prompt_tokens, shared_prefix_tokens=min(shared, request.prompt_tokens))
     wanted = max(1, request.shared_prefix_tokens // 16)
-    scores = []
+    keys = []
     for view in instances:
-        load = min(1.0, outstanding(view) / view.max_queue)
-        has_prefix = 1.0 if hits[view.index] >= wanted and load < max_load else 0.0
-        scores.append(weight * has_prefix + (1.0 - weight) * (1.0 - load))
+        unclamped = outstanding(view) / view.max_queue
+        load = min(1.0, unclamped)
+        has_prefix = 1.0 if hits[view.index] >= wanted and (max_load is None or load < max_load) else 0.0
+        keys.append((-(weight * has_prefix + (1.0 - weight) * (1.0 - load)), unclamped))
     chosen = choose("prefix-aware", instances, request, hits, cache_weight=weight, max_load=max_load)
-    assert chosen == first_best(scores)
+    assert chosen == keys.index(min(keys))
+
+
+def test_prefix_aware_tells_full_queues_apart_by_how_far_they_are_over():
+    instances = views(3, queued=[900, 300, 300], max_queue=[256, 256, 256])
+    assert choose("prefix-aware", instances, prompt(100), [0, 0, 0]) == 1
+    assert choose("prefix-aware", instances, prompt(100), [9, 0, 0]) == 1  # above the limit a prefix counts nothing
+    instances[0].max_queue = 1024
+    assert choose("prefix-aware", instances, prompt(100), [0, 0, 0]) == 0  # 900 of 1024 is not full
+
+
+def test_the_limit_of_prefix_aware_and_prefix_overlap_can_be_turned_off():
+    instances = views(3, queued=[300, 280, 0], max_queue=[256, 256, 256])
+    for name in ("prefix-aware", "prefix-overlap"):
+        assert choose(name, instances, prompt(64), [4, 4, 0]) == 2
+        assert choose(name, instances, prompt(64), [4, 4, 0], max_load=None) == 1
+
+
+def test_overloaded_queues_grow_alike_under_prefix_aware():
+    """Four instances get seven times the requests that they can serve, far beyond their queue limit."""
+    scenario = {
+        "seed": 1,
+        "workload": {"requests": 400, "rate": "400/s", "prompt_tokens": 500, "output_tokens": 100}
+        | {"prefix": {"groups": 8, "tokens": 256}},
+        "cluster": {"instances": 4, "max_queue": 24, "max_batch_size": 4, "latency": {"model": "fixed"}},
+    }
+    counts = Counter(headway.simulate(scenario, routing="prefix-aware").requests["instance"])
+    assert max(counts.values()) <= 1.5 * 100, counts
 
 
 def test_prefix_aware_wants_the_whole_declared_prefix_and_else_the_first_block():

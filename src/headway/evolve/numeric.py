@@ -74,7 +74,8 @@ def _of(stage: str, spec: Any) -> list[Dimension]:
         elif bounds is None or isinstance(value, bool) or not isinstance(value, int | float):
             continue
         elif bounds.low < bounds.high:
-            log, whole = bounds.log and bounds.low > 0, parameter.type is not float
+            log = bounds.log and bounds.low > 0
+            whole = float not in (parameter.type, *get_args(parameter.type))  # `float | None` is not whole
             space.append(Dimension(stage, (parameter.name,), value, bounds.low, bounds.high, log, whole))
     return space
 

@@ -17,6 +17,7 @@ from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
 
 Share = Annotated[float, Bounds(0.0, 1.0)]
+MaxLoad = Annotated[float | None, Bounds(0.0, 1.0)]  # None: the cache counts however high the load is
 Weight = Annotated[float, Bounds(0, 1000)]
 LOAD = ("queued", "running")
 
@@ -47,31 +48,45 @@ class PrefixAware(Believer):
     score = cache_weight × has_prefix + (1 − cache_weight) × (1 − load); the highest wins. has_prefix is 1 if the router
     believes all full blocks of the declared shared prefix cached (without a declaration: the first block) and load <
     `max_load`, else 0. load = min(1, effective load ÷ the instance's queue limit). The effective load is as reported
-    plus requests routed since. Ties: lowest index.
+    plus requests routed since. If `max_load` is null, load does not limit has_prefix: a prefix then stays on its
+    instances however long their queues are.
+
+    Ties: the lowest effective load ÷ queue limit, not limited to 1, then the lowest index. So full queues still differ.
     """
 
     cache_weight: Share = 0.8
-    max_load: Share = 0.9
+    max_load: MaxLoad = 0.9
     block_tokens: BlockTokens = BLOCK_TOKENS
     lru_blocks: LruBlocks = LRU_BLOCKS
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
         instances = cluster.instances
         size = self.block_tokens
-        weight, max_load = self.cache_weight, self.max_load
+        weight = self.cache_weight
+        max_load = math.inf if self.max_load is None else self.max_load
         rest = 1.0 - weight
         prefix_blocks = min(request.shared_prefix_tokens, request.prompt_tokens) // size or 1
         hits = self.matches(request.path)
+        loads = [view.effective_load / view.max_queue for view in instances]
         scores = []
-        for view in instances:
-            load = view.effective_load / view.max_queue
-            if load > 1.0:
-                load = 1.0
+        for view, load in zip(instances, loads, strict=True):
+            score = rest * (1.0 - load) if load < 1.0 else 0.0
             has_prefix = hits[view.index] >= prefix_blocks and load < max_load
-            scores.append(weight + rest * (1.0 - load) if has_prefix else rest * (1.0 - load))
-        view = instances[scores.index(max(scores))]
+            scores.append(weight + score if has_prefix else score)
+        view = instances[least_loaded_best(scores, loads)]
         card = single_score_card(instances, scores, view) if cluster.explain else None
         return Route(view.id, "", hits[view.index] * size, None, card)
+
+
+def least_loaded_best(scores: list[float], loads: list[float]) -> int:
+    """Return the position of the highest score. On a tie, return the one with the lowest load, then the first one."""
+    best = max(scores)
+    place = scores.index(best)
+    if scores.count(best) > 1:
+        for at in range(place + 1, len(scores)):
+            if scores[at] == best and loads[at] < loads[place]:
+                place = at
+    return place
 
 
 @policy("routing", "prefix-overlap", exact=["prefix_index", "routed_since_report"], reported=LOAD)
@@ -79,16 +94,16 @@ class PrefixOverlap(Believer):
     """Weighs the share of the prompt's blocks believed cached against load.
 
     score = cache_weight × cache + (1 − cache_weight) × (1 − load); the highest wins. cache = |prompt's blocks ∩ blocks
-    believed cached| ÷ |prompt's blocks|, and 0 if load exceeds `max_load`. load = effective load ÷ the instance's queue
-    limit. The effective load is as reported plus requests routed since. Ties: lowest index. A prompt without a full
-    block goes to the instance with the lowest effective load.
+    believed cached| ÷ |prompt's blocks|, and 0 if load exceeds `max_load` (null: no limit). load = effective load ÷ the
+    instance's queue limit. The effective load is as reported plus requests routed since. Ties: lowest index. A prompt
+    without a full block goes to the instance with the lowest effective load.
 
     `match` selects how blocks are compared: `set` as an intersection, `leading` as the longest common prefix. Both give
     the same number, because an instance that is believed to hold a block is believed to hold all blocks before it.
     """
 
     cache_weight: Share = 0.7
-    max_load: Share = 0.9
+    max_load: MaxLoad = 0.9
     match: Literal["set", "leading"] = "set"
     block_tokens: BlockTokens = BLOCK_TOKENS
     lru_blocks: LruBlocks = LRU_BLOCKS
@@ -100,7 +115,8 @@ class PrefixOverlap(Believer):
         if not runs:
             return Route(least_outstanding(instances).id, "no full block")
         total = runs[-1][1]
-        weight, max_load = self.cache_weight, self.max_load
+        weight = self.cache_weight
+        max_load = math.inf if self.max_load is None else self.max_load
         rest = 1.0 - weight
         hits = self.matches(request.path)
         scores = []

@@ -5,11 +5,15 @@ max_load = parameter(0.9, 0, 1)
 block_tokens = 16
 
 
-def score(request, instance, cluster):
+def route(request, instances, cluster):
     shared = min(request.shared_prefix_tokens, request.prompt_tokens) // block_tokens
     wanted = max(shared, 1) * block_tokens
-    load = min(instance.effective_load / instance.max_queue, 1.0)
-    free = (1.0 - cache_weight) * (1.0 - load)
+    return min(instances, key=lambda instance: rank(instance, wanted))
+
+
+def rank(instance, wanted):
+    load = instance.effective_load / instance.max_queue
+    score = (1.0 - cache_weight) * (1.0 - min(load, 1.0))
     if cached_tokens(instance) >= wanted and load < max_load:
-        return cache_weight + free
-    return free
+        score = cache_weight + score
+    return (-score, load)
