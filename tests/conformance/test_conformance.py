@@ -36,6 +36,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router_checks, "GONE_S", 0.5)
 
 
+@pytest.mark.full
 def test_headway_as_it_comes_passes_all_of_it(headway: Any) -> None:
     done = headway("conformance", "--json")
     found = json.loads(done.stdout)

@@ -91,6 +91,7 @@ def test_its_times_are_those_of_the_simulator_however_late_its_timers_are(name: 
         assert any(result.requests["preemptions"])
 
 
+@pytest.mark.full
 def test_clients_see_the_simulators_times_by_the_wall_clock() -> None:
     """Steps last more than 20 ms. The bounds, in simulated time, allow for a busy machine."""
     scenario = Scenario.load(

@@ -72,6 +72,7 @@ def test_every_rule_that_is_grown_compiles_and_decides(seed: int, branching: flo
     assert result is not None and len(result) == len(situations())
 
 
+@pytest.mark.full
 @given(SEEDS)
 @draws(12)
 def test_crossing_and_mutation_keep_types_and_limits_and_give_rules_that_run(seed: int) -> None:

@@ -254,6 +254,7 @@ def drawn(chart: Any) -> list[dict[str, Any]]:
     return list(rows)
 
 
+@pytest.mark.full
 def test_a_search_shows_itself_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("altair", reason="the extra `notebook` is not installed")
     train = {"a": 0.3, "b": 0.2, "c": 0.1}

@@ -63,12 +63,14 @@ def test_rules_get_better_than_the_best_that_is_known() -> None:
     assert best > known + 0.03
 
 
+@pytest.mark.full
 def test_the_same_seed_breeds_the_same_rules_and_another_seed_others() -> None:
     one, same, other = searched(5, 3, 12), searched(5, 3, 12), searched(6, 3, 12)
     assert one == same
     assert [pair[0].id for pair in one[-1]] != [pair[0].id for pair in other[-1]]
 
 
+@pytest.mark.full
 def test_hardly_any_candidate_decides_as_one_before_it() -> None:
     sources = [pair[0].policies["routing"]["source"] for batch in searched(7, 4) for pair in batch]
     assert len(dict.fromkeys(sources)) == len(sources)
@@ -94,6 +96,7 @@ def test_a_longer_rule_must_earn_its_nodes() -> None:
     assert survivors([Rule(long, "a", 0.5 + 3 * slightly), Rule(short, "b", 0.5)])[0].tree == long
 
 
+@pytest.mark.full
 def test_an_island_holds_so_many_rules_and_the_best_reach_the_others() -> None:
     islands = Islands(suite(), 9)
     for _ in range(9):

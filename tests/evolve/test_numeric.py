@@ -48,6 +48,7 @@ def searched(sampler: Sampler, seed: int, evaluations: int = 50) -> list[tuple[B
     return result
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_six_parameters_are_better_than_the_defaults_within_fifty_evaluations(sampler: Sampler) -> None:
     result = searched(sampler, 1)

@@ -49,6 +49,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("engine", EITHER)
 def test_a_search_writes_the_same_bytes_with_one_worker_and_with_three(engine: str, tmp_path: Path) -> None:
     one = searched(engine, tmp_path / "one", workers=1)
@@ -77,6 +78,7 @@ class Interrupting:
     def final(self, done: int, total: int) -> None: ...
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("engine", EITHER)
 def test_a_search_that_was_interrupted_comes_to_what_it_would_have_come_to(engine: str, tmp_path: Path) -> None:
     searched(engine, tmp_path / "whole", 12)

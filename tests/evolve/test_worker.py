@@ -129,6 +129,7 @@ def test_one_bad_task_among_many_is_one_failure() -> None:
     assert [place for place, value in enumerate(result) if isinstance(value, Failure)] == [3]
 
 
+@pytest.mark.full
 def test_threads_may_call_at_the_same_time() -> None:
     result: dict[int, object] = {}
 
@@ -144,6 +145,7 @@ def test_threads_may_call_at_the_same_time() -> None:
     assert len(worker._IDLE) <= max(2, os.cpu_count() or 1)
 
 
+@pytest.mark.full
 def test_a_thread_that_ends_does_not_take_its_zygote_with_it() -> None:
     worker.close()
     thread = threading.Thread(target=confined, args=(CALLS + "add", [1, 2]))
@@ -153,6 +155,7 @@ def test_a_thread_that_ends_does_not_take_its_zygote_with_it() -> None:
     assert confined(CALLS + "where")[1] == pid
 
 
+@pytest.mark.full
 def test_a_forked_copy_of_the_program_starts_zygotes_of_its_own() -> None:
     mine = confined(CALLS + "where")[1]
     with runner_of(2) as runner:
@@ -201,6 +204,7 @@ def test_a_fork_bomb_has_no_effect() -> None:
     assert fails("bombs") == ("error", "PermissionError: [Errno 1] Operation not permitted.")
 
 
+@pytest.mark.full
 def test_children_left_behind_are_ended(unsealed: None) -> None:
     if os.geteuid():
         assert fails("leaves_others", 3)[0] == "error"  # only root is exempt from the limit on processes
@@ -287,6 +291,7 @@ def test_what_a_call_prints_is_heard_by_nobody(capfd: pytest.CaptureFixture[str]
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.full
 def test_a_call_that_stops_itself_is_ended(unsealed: None) -> None:
     assert fails("stops", limits=SHORT)[0] == "time"
 
@@ -296,6 +301,7 @@ def test_a_call_sends_no_signals() -> None:
     assert fails("stops")[0] == fails("ends_its_parent")[0] == "error"
 
 
+@pytest.mark.full
 def test_a_zygote_that_is_lost_is_replaced_and_its_task_tried_once_more(unsealed: None, tmp_path: Path) -> None:
     assert fails("ends_its_parent") == ("crash", "the supervising process ended.")
     told = tmp_path / "first"

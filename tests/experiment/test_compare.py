@@ -254,6 +254,7 @@ def test_a_program_with_threads_is_not_forked() -> None:
         assert jobs._context().get_start_method() == "spawn"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["file", pytest.param("stdin", marks=pytest.mark.full)])
 def test_a_script_with_threads_and_without_a_guard_runs_once(how: str, tmp_path: Path) -> None:
     script = (

@@ -115,6 +115,7 @@ def test_round_robin_has_regret_where_prefixes_are_shared() -> None:
     assert values["round-robin"] > 2 * values["lmetric"]
 
 
+@pytest.mark.full
 def test_it_does_not_depend_on_the_number_of_workers() -> None:
     result = headway.simulate(shared(), routing="round-robin", trace="decisions")
     assert counterfactuals(result, 4, workers=1) == counterfactuals(result, 4, workers=2)

@@ -72,6 +72,7 @@ def test_a_spec_sheet_that_was_matched_counts_as_measured_up_to_the_longest_requ
     assert said(641) == "mine was measured up to 640 tokens in a step; 641 is outside that range."
 
 
+@pytest.mark.full
 def test_a_host_that_the_scenario_names_is_where_the_fit_starts(tmp_path: Path) -> None:
     cluster = {**SCENARIO["cluster"], "latency": {"model": "hardware", "host": "2ms"}}
     result = package.calibrate_run(engine(tmp_path / "engine.csv", "2ms"), {**SCENARIO, "cluster": cluster})

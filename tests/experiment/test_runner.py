@@ -79,6 +79,7 @@ def test_few_jobs_are_under_way_at_a_time(tmp_path: Path, monkeypatch: pytest.Mo
     assert held[0] <= AHEAD * 2
 
 
+@pytest.mark.full
 def test_an_error_is_raised_as_it_is_and_of_several_the_first() -> None:
     with runner_of(2) as runner:
         for _ in range(5):
@@ -94,6 +95,7 @@ def test_a_job_whose_process_was_lost_is_run_again(tmp_path: Path) -> None:
         assert results(runner, jobs_to_run) == {number: number**2 for number in range(12)}
 
 
+@pytest.mark.full
 def test_a_job_that_brings_its_process_down_every_time_is_told_by_name() -> None:
     jobs_to_run = jobs(runner_jobs.square, 12)
     jobs_to_run[3] = Job("the guilty one", runner_jobs.ends, (3,))

@@ -224,6 +224,7 @@ def test_a_repeated_sweep_runs_nothing(swept: headway.Sweep, tmp_path: Path, mon
     assert (more.reused, more.runs, len(counted.runs)) == (8, 18, 18)
 
 
+@pytest.mark.full
 def test_two_points_that_are_one_run_have_a_folder_each(tmp_path: Path) -> None:
     both = ["leap=true,false"]
     swept = headway.sweep(SCENARIO, both, seeds=2, workers=2, output=tmp_path / "s")

@@ -190,6 +190,7 @@ def test_each_side_goes_by_its_own_stages_and_both_hear_of_everything():
     assert sum(control.indexes[0].size(place) for place in range(2)) == 20
 
 
+@pytest.mark.full
 def test_equal_sides_are_not_stopped_and_worse_ones_are():
     """Looked at four times a second for ten minutes, as a gateway does."""
     draw = random.Random(5)

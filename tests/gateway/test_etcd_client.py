@@ -278,6 +278,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.full
 def test_tls_wants_the_right_certificates_on_both_sides(certificates: Path) -> None:
     files = {name: str(certificates / name) for name in ("ca.crt", "other-ca.crt", "server.crt", "server.key")}
     options = ("--cert-file", files["server.crt"], "--key-file", files["server.key"])

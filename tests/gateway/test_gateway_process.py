@@ -71,6 +71,7 @@ def test_a_file_may_name_a_bundle_as_its_policies(headway, tmp_path: Path) -> No
     assert result.returncode == 2 and "no-such" in result.stderr
 
 
+@pytest.mark.full
 def test_several_processes_serve_on_one_port_and_a_dead_one_is_replaced(live, tmp_path: Path) -> None:
     engine = live(1).engines[0]
     file = tmp_path / "gateway.yaml"

@@ -170,6 +170,7 @@ def test_an_invalid_request_does_not_affect_the_one_before_it(hostile):
     gateway.until(gateway.idle)
 
 
+@pytest.mark.full
 def test_a_client_that_sends_requests_and_reads_nothing_uses_little_memory(hostile):
     gateway = hostile()
     request = b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -227,6 +228,7 @@ def test_clients_that_disconnect_at_any_moment_leave_no_state(hostile):
 # --- clients that do not read ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_many_clients_that_do_not_read_use_little_memory_and_delay_no_other(hostile):
     gateway = hostile(2)
     for engine in gateway.engines:

@@ -341,6 +341,7 @@ def test_channels_that_wait_do_not_hold_up_the_one_that_has_its_turn(files: TlsF
     run(main())
 
 
+@pytest.mark.full
 def test_a_peer_that_does_not_read_is_given_up(files: TlsFiles, tmp_path: Path) -> None:
     limits = {"stall": "200ms"}
 

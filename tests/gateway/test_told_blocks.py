@@ -113,6 +113,7 @@ def test_a_batch_that_is_too_large_is_not_looked_at():
     assert decode(PACK([1.0, [], "x" * LONGEST]), counts) == [] and counts.malformed == 1
 
 
+@pytest.mark.full
 @draws(100)
 @given(st.binary(max_size=200) | st.recursive(st.none() | st.integers(-9, 9) | st.text(max_size=5), st.lists).map(PACK))
 def test_no_bytes_make_it_raise(payload):

@@ -93,6 +93,7 @@ def at(model: LatencyModel, decodes: int, context: int, chunks: list[Chunk], ste
     return model.run(decodes, context + step * decodes, [(tokens, past + step * tokens) for tokens, past in chunks])[0]
 
 
+@pytest.mark.full
 @draws(60)
 @given(models, steps(), st.data())
 def test_every_step_of_a_run_lasts_first_plus_increments(

@@ -168,6 +168,7 @@ def test_what_goes_wrong_with_the_workload_in_the_middle_of_a_run_ends_it(engine
         drive(OpenLoop(broken()), Ask(engines.url()))
 
 
+@pytest.mark.full
 def test_slowed_down_times_are_the_workloads() -> None:
     """Emulator and load run at a quarter of real time, so TPOT is the simulator's."""
     workload = {**PLAIN, "requests": 6, "rate": "10/s", "output_tokens": 12}

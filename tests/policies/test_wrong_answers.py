@@ -169,6 +169,7 @@ def test_a_scheduler_that_raises_ends_the_run_with_its_name_and_what_it_said(tmp
         assert sentence.endswith(", at request 5.")
 
 
+@pytest.mark.full
 def test_a_request_that_is_put_off_for_ever_ends_the_run(tmp_path: Path) -> None:
     sentence = told(tmp_path, "admission", BODIES["admission"], "Delay(1)")
     assert sentence == (

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 MOST_FILES = 3
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -62,5 +64,6 @@ def test_circles_are_found() -> None:
     assert set(circles(graph)) == {frozenset("abc"), frozenset("de")}
 
 
+@pytest.mark.full
 def test_no_circle_of_imports_has_more_than_three_files() -> None:
     assert [sorted(circle) for circle in circles(import_graph()) if len(circle) > MOST_FILES] == []

@@ -247,7 +247,7 @@ def _python(page: str) -> str:
 @pytest.mark.parametrize(
     "page",
     [
-        case(page, id=name_of(page), full=page.stem in ("README", "python", "evolving", "hardware"))
+        case(page, id=name_of(page), full=page.stem in ("README", "python", "evolving", "hardware", "comparing"))
         for page in PAGES
         if _python(name_of(page))
     ],

@@ -41,6 +41,7 @@ def test_misses_are_told_by_class_and_add_up_to_what_the_summary_says() -> None:
     assert len(findings) <= 3
 
 
+@pytest.mark.full
 def test_ten_thousand_misses_make_a_handful_of_findings() -> None:
     workload = {"requests": 10_500, "rate": "200/s", "prompt_tokens": 500, "output_tokens": 10, "tenants": TENANTS}
     run = headway.simulate({"workload": workload, "cluster": {"instances": 2}, "slo": {"e2e": "10ms"}})

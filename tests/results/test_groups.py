@@ -182,6 +182,7 @@ def test_a_group_has_the_figures_of_a_run_of_its_requests_alone(
             assert [each["slo"][name] for name in shares] == [alone["slo"][name] for name in shares]
 
 
+@pytest.mark.full
 def test_a_thousand_tenants_take_no_thousand_passes() -> None:
     many = summary([done(number, tenant=f"t{number % 1000}") for number in range(20_000)])
     assert len(many["tenants"]) == 1000

@@ -127,6 +127,7 @@ MEASURED = [
 ]
 
 
+@pytest.mark.full
 def test_every_latency_model_resolves_to_its_own_defaults() -> None:
     for name, kind in MODELS.items():
         if name == "aiconfigurator" and find_spec("aiconfigurator_core") is None:

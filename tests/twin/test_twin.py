@@ -38,6 +38,7 @@ SCENARIO: dict[str, Any] = {
 }
 
 
+@pytest.mark.full
 def test_round_robin_is_the_same_in_both_worlds(tmp_path: Path) -> None:
     """A policy without signals: targets and cache hits are equal to the last token."""
     result = twin(SCENARIO, "round-robin", output=tmp_path)

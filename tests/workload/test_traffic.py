@@ -346,6 +346,7 @@ SERVICES = st.lists(st.tuples(st.sampled_from([0, 1, 5, 30]), st.sampled_from([T
 HORIZONS = st.sampled_from([NEVER - 1, NEVER - 1, 0, 20, 60])
 
 
+@pytest.mark.full
 @draws(40)
 @given(st.lists(sources(), min_size=1, max_size=3), SERVICES, HORIZONS)
 def test_whatever_the_service_every_planned_turn_is_accounted_for(

@@ -144,6 +144,7 @@ def test_capping_derived_sessions_leaves_the_published_number_of_requests(traces
     assert sum(1 for _ in apply(source, parse([{"cap": {"max_turns": 8}}], "")).records) == left
 
 
+@pytest.mark.full
 def test_capping_the_agents_sessions_leaves_the_published_number_of_requests(traces: Path) -> None:
     source = weka.FORMAT.read(traces / "agentic-coding-weka" / "sessions_compact.jsonl.gz", Options())
     capped = apply(source, parse([{"cap": {"max_turns": 8}}], ""))
@@ -168,6 +169,7 @@ def test_scale_divides_arrivals_and_delays() -> None:
     assert (transformed[0].at_ps, transformed[0].delay_ps) == (10 * S, S)
 
 
+@pytest.mark.full
 @given(traces(), st.sampled_from(["0.1", "0.5", "0.9", "1.3", "2", "7.5"]), st.booleans())
 def test_scaled_prompts_have_the_blocks_they_fill_and_share_what_they_shared(
     records: list[Record], by: str, whole: bool
@@ -329,6 +331,7 @@ def test_sessions_without_a_common_clock_merge_only_once_they_have_starts(store:
 # --- filter ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @given(traces())
 def test_filter_keeps_exactly_what_holds(records: list[Record]) -> None:
     expected = [

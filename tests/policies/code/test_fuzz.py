@@ -71,6 +71,7 @@ def test_every_value_is_of_the_kind_that_was_worked_out(seed: int) -> None:
     kinds_hold(seed)
 
 
+@pytest.mark.full
 def test_the_drawn_programs_get_somewhere() -> None:
     """A good part of them is of the language, and of these a good part gives a value."""
     ends: dict[str, int] = {}

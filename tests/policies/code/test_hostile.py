@@ -409,6 +409,7 @@ def test_what_is_harmless_means_what_it_means_in_python(name: str) -> None:
         assert space["route"](*situation()) == expected
 
 
+@pytest.mark.full
 def test_nothing_that_was_handed_over_is_changed() -> None:
     """By any of the hostile programs: views, requests and the tuple of instances are as before."""
 

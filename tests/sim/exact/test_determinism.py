@@ -118,6 +118,7 @@ def test_what_a_run_wrote_runs_again_to_the_same_bytes(tmp_path: Path) -> None:
     assert contents(tmp_path / "first") == contents(tmp_path / "second")
 
 
+@pytest.mark.full
 def test_a_comparison_is_the_same_whatever_the_hash_seed_and_the_number_of_workers(
     headway_process: Run, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given
 
 from drawing import draws
@@ -224,6 +225,7 @@ def test_round_robin_and_a_given_assignment_place_by_row() -> None:
     assert [job.instance for job in run(*jobs, instances=3, policy=[2, 2, 0, 1]).rows] == [2, 2, 0, 1]
 
 
+@pytest.mark.full
 @draws(30)
 @given(scenarios())
 def test_random_scenarios_drain_with_every_token_in_order(scenario: Scenario) -> None:

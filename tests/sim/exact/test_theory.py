@@ -65,6 +65,7 @@ def estimate(means: list[float], control: list[float]) -> tuple[float, float]:
 # --- M/D/1 -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("utilisation", "seeds", "requests", "resolution"),
     [
@@ -236,6 +237,7 @@ def test_on_a_made_up_trace_batch_1_is_a_single_slot(budget: int, tmp_path: Path
     check_single_slot(one_instance(workload, 1, p, d, max_batch_tokens=budget), trace, p, d)
 
 
+@pytest.mark.full
 def test_on_the_azure_code_trace_batch_1_is_a_single_slot(traces: Path) -> None:
     file = traces / "azure-llm-2023" / "AzureLLMInferenceTrace_code.csv"
     trace: list[tuple[int, int, int]] = []

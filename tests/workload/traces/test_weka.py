@@ -110,6 +110,7 @@ def test_the_compact_form_and_the_published_files_say_the_same(traces: Path) -> 
         )
 
 
+@pytest.mark.full
 def test_in_the_published_set_a_sub_agent_starts_right_after_the_answer_that_asked_for_it(traces: Path) -> None:
     gaps, visited = [], set()
     for record in read(traces / COMPACT):
