@@ -47,7 +47,9 @@ class RunBlocks:
         before, batch = self.taken_steps, self.batch
         if steps > before:
             self.taken_steps = steps
-            count = batch.decode_blocks(batch.steps + before, steps - before)
+            size, more = self.size, steps - before
+            phase = (batch.steps + before) % size
+            count = batch.decodes * (more // size) + sum(self.phases[phase : phase + more % size])
             own = 0
             partial = batch.partial
             if partial is not None:
@@ -171,11 +173,11 @@ def report_kv(each: Sequence[RunBlocks], at: int) -> None:
             since += passed
             step += increment * further
             count = further + 1
+            phase = looked % size
             if count < size:
-                phase = looked % size
                 used = sum(blocks.phases[phase : phase + count])
-            else:
-                used = blocks.batch.decode_blocks(looked, count)
+            else:  # as `Batch.decode_blocks`, whose call would take a third of the time
+                used = blocks.batch.decodes * (count // size) + sum(blocks.phases[phase : phase + count % size])
         if blocks.prefills:
             steps = looked - blocks.batch.steps
             used += blocks.chunk_blocks(steps + count) - blocks.chunk_blocks(steps)
