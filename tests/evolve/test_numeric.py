@@ -139,3 +139,12 @@ def test_a_number_that_is_given_as_a_whole_one_is_looked_for_between_whole_ones_
     assert result["load_exponent"].default == 2 and not result["load_exponent"].whole
     counted = {one.keys[-1]: one.whole for one in dimensions(made("unified"), ("routing",))}
     assert counted["lru_blocks"] and not counted["overload_factor"]
+
+
+def test_a_belief_that_fits_the_instance_is_searched_as_a_number_and_stays_as_it_is_at_first() -> None:
+    for spec in ("lmetric", {"name": "lmetric", "lru_blocks": "auto"}):
+        bundle = made(spec)
+        (size,) = [each for each in dimensions(bundle, ("routing",)) if each.keys == ("lru_blocks",)]
+        assert (size.default, type(size.default), size.low) == (976, int, 1)
+        assert with_values(bundle, {size: 976}, "x", 1).policies["routing"] == spec
+        assert with_values(bundle, {size: 5000}, "x", 1).policies["routing"]["lru_blocks"] == 5000

@@ -55,3 +55,24 @@ def test_a_free_place_has_no_signals_of_its_former_engine():
     view, free = plane.views[0], InstanceView(0, "")
     names = ("id", "serves", "role", *EXACT, *REPORTED)
     assert {name: getattr(view, name) for name in names} == {name: getattr(free, name) for name in names}
+
+
+def test_a_belief_that_fits_the_engine_follows_what_the_engine_reports():
+    plane = Plane(PlaneSettings(2, read_policies({"routing": {"name": "lmetric", "lru_blocks": "auto"}})))
+    plane.join(0, 0, {"id": "a", "serves": [], "kv_blocks": 6400})
+    plane.changed(0, 0, "ready")
+    (index,) = plane.control.indexes
+    assert index.capacities[0] == 200  # blocks of 512 tokens instead of 16
+    prompt = Path((1,), (20 * 512,))
+    plane.arrive(1, Request(0, 1, prompt.tokens, prompt))
+    plane.report(2, 0, {"queued": 0, "running": 1, "kv_blocks": 160})
+    assert (index.capacities[0], index.size(0), index.matches(prompt)[0]) == (5, 5, 5)
+    plane.report(3, 0, {"queued": 0, "running": 1})
+    assert index.capacities[0] == 5
+    plane.finished(4, 0, "completed", 3)
+    plane.leave(5, 0)
+    plane.join(6, 0, {"id": "b", "serves": [], "kv_blocks": 3200})  # another engine at the same place
+    assert (index.capacities[0], index.size(0)) == (100, 0)
+    plane.swap(7, read_policies({"routing": {"name": "lmetric-plus-one", "lru_blocks": "auto"}}))
+    plane.report(8, 0, {"queued": 0, "running": 0, "kv_blocks": 320})
+    assert plane.control.indexes == [index] and index.capacities[0] == 10

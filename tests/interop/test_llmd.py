@@ -27,6 +27,7 @@ PROFILES: list[dict[str, Any]] = [
         "filters": [{"name": "load-below", "max_load": 12}],
         "picker": "weighted-random",
     },
+    {"name": "weighted", "scorers": {"prefix-affinity": {"weight": 1, "block_tokens": 64, "lru_blocks": "auto"}}},
     {"name": "weighted", "scorers": {"session-affinity": 1, "queue-depth": 1, "adapter-affinity": 2}},
 ]
 
@@ -137,7 +138,7 @@ def test_a_configuration_of_llm_ds_guides_is_read() -> None:
         "scorers": {
             "queue-depth": 2,
             "active-requests": 1,
-            "prefix-affinity": {"weight": 3, "block_tokens": 16, "lru_blocks": 31250},
+            "prefix-affinity": {"weight": 3, "block_tokens": 16, "lru_blocks": "auto"},
         },
         "filters": [{"name": "load-below", "max_load": 10}],
         "picker": "max-score",

@@ -34,6 +34,7 @@ class Dimension(Struct, frozen=True):
     high: float
     log: bool = False
     whole: bool = False
+    keep: bool = False  # whether the policy stays as it is at the default, which may stand for `auto`
 
     @property
     def name(self) -> str:
@@ -69,6 +70,8 @@ def _of(stage: str, spec: Any) -> list[Dimension]:
         return space
     for parameter in registry.find(stage, name, f"policies.{stage}").parameters:
         value, bounds = keys.get(parameter.name, parameter.default), parameter.bounds
+        if value == registry.AUTO:  # the search starts at the usual number
+            value = parameter.default
         if parameter.name == "scorers":
             space += _weights(stage, value)
         elif bounds is None or isinstance(value, bool) or not isinstance(value, int | float):
@@ -76,7 +79,8 @@ def _of(stage: str, spec: Any) -> list[Dimension]:
         elif bounds.low < bounds.high:
             log = bounds.log and bounds.low > 0
             whole = float not in (parameter.type, *get_args(parameter.type))  # `float | None` is not whole
-            space.append(Dimension(stage, (parameter.name,), value, bounds.low, bounds.high, log, whole))
+            start, keep = registry.written_value(value), isinstance(value, registry.Usual)
+            space.append(Dimension(stage, (parameter.name,), start, bounds.low, bounds.high, log, whole, keep))
     return space
 
 
@@ -96,6 +100,8 @@ def with_values(bundle: Bundle, chosen: Mapping[Dimension, float], name: str, ge
     policies = dict(bundle.policies)
     changes = []
     for dimension, value in chosen.items():
+        if value == dimension.default and dimension.keep:
+            continue
         policies[dimension.stage] = _put(policies[dimension.stage], dimension, value)
         if value != dimension.default:
             changes.append(f"{dimension.keys[-1]} {dimension.default:g} -> {value:g}")

@@ -113,7 +113,7 @@ def _rejections(stage: str, name: str, parameters: Json, where: str) -> list[Jso
 def _parameters(policy: Any, written: bool) -> list[Json]:
     rows = []
     for each in (policy.program if written else policy.entry).parameters:
-        value = policy.program.values[each.name] if written else getattr(policy, each.name)
+        value = policy.program.values[each.name] if written else registry.written_value(getattr(policy, each.name))
         bounds = each if written else each.bounds
         low, high = (bounds.low, bounds.high) if bounds else (None, None)
         rows.append({"name": each.name, "value": value, "low": low, "high": high})

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 from msgspec.structs import replace
 
 from headway import __version__
@@ -250,8 +250,8 @@ def describe_policy(policy: Any) -> Json:
     entry = registry.own_entry(policy)
     if entry is None or not any(entry.make is known.make for known in registry.entries(entry.stage)):
         return {"name": type(policy).__name__}
-    parameters = {parameter.name: getattr(policy, parameter.name) for parameter in entry.parameters}
-    return {"name": entry.name, **to_builtins(parameters)}
+    parameters = {each.name: registry.written_value(getattr(policy, each.name)) for each in entry.parameters}
+    return {"name": entry.name, **parameters}
 
 
 def about(scenario: Scenario) -> Json:

@@ -144,6 +144,7 @@ class Plane:
         serves, and its static signals."""
         self._write(now_ps, "join", place, member)
         view = self.places.take(place, member)
+        self._fit(place)
         if view.role == "prefill" and not self.versions.pairs:
             return self._decide_again(now_ps, self.versions.rebuild(now_ps), again=False)
         return self._regroup(now_ps)
@@ -190,6 +191,13 @@ class Plane:
         """Update the signals that an engine reports."""
         self._write(now_ps, "report", place, dict(signals))
         self.places.report(now_ps, place, signals)
+        if "kv_blocks" in signals:
+            self._fit(place)
+
+    def _fit(self, place: int) -> None:
+        """Adapt the prefix indexes to the size of an engine's KV cache."""
+        self.control.context.fit(place)
+        self.beliefs.resized(place)
 
     def stale(self, now_ps: int, place: int, neutral: Mapping[str, float]) -> None:
         """Discard an engine's last report: use the gateway's own counts for load and `neutral` for other signals."""

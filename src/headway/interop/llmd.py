@@ -17,7 +17,7 @@ from headway.interop import Translation
 from headway.interop import llmd_plugins as plugins
 from headway.policies.bundle import Bundle
 from headway.policies.profile import DEFAULT
-from headway.policies.registry import DEFAULT_POLICIES
+from headway.policies.registry import AUTO, DEFAULT_POLICIES
 from headway.scenario.scenario import Policies, Scenario
 from headway.types import Json
 
@@ -91,7 +91,7 @@ class _Config:
     def __init__(self, notes: list[str]) -> None:
         self.notes = notes
         # Settings of a prefix index (tokens per block, blocks per instance) -> plugins that use this index.
-        self.indexes: dict[tuple[int, int], list[Json]] = {}
+        self.indexes: dict[tuple[int, int | str], list[Json]] = {}
         self.plugins: list[Json] = []
         self.profile: list[Json] = []
 
@@ -286,7 +286,7 @@ class _Reader:
             plugin, where = next(producers, (_Plugin(plugins.PRODUCER), self.where))
         if plugin.type == plugins.PRECISE:
             self.notes.append(f"{plugins.PRECISE} uses the engines' KV events; use `events` of a gateway's file.")
-            return {}
+            return {"lru_blocks": AUTO}
         return plugins.prefix_index(plugins.Parameters(plugin.parameters, where), self.notes)
 
     def _other(self, plugin: _Plugin, where: str) -> None:

@@ -8,6 +8,7 @@ from msgspec import Struct
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS
+from headway.policies.registry import AUTO
 from headway.types import Json
 
 PRODUCER: Final = "approx-prefix-cache-producer"
@@ -119,8 +120,13 @@ def theirs(parts: tuple[Part, ...], type_: str) -> Part | None:
 # --- export -----------------------------------------------------------------------------------------------------------
 
 
-def producer_parameters(block_tokens: int, lru_blocks: int, notes: list[str]) -> Json:
+def producer_parameters(block_tokens: int, lru_blocks: int | str, notes: list[str]) -> Json:
     _note_block(block_tokens, notes)
+    if lru_blocks == AUTO:
+        notes.append(
+            f"{PRODUCER} takes the block size from the engines too (autoTune), instead of {block_tokens} tokens."
+        )
+        return {"autoTune": True, "blockSizeTokens": block_tokens, "maxPrefixTokensToMatch": 0}
     return {
         "autoTune": False,
         "blockSizeTokens": block_tokens,
@@ -154,12 +160,10 @@ def filter_parameters(item: Json, where: str) -> Json:
 def prefix_index(parameters: Parameters, notes: list[str]) -> Json:
     """Translate the parameters of llm-d's producer plugin to the settings of Headway's prefix index."""
     block = parameters.whole("blockSizeTokens", 0) or BLOCK_TOKENS
-    blocks = parameters.whole("lruCapacityPerServer", 0) or LRU_BLOCKS
+    blocks: int | str = parameters.whole("lruCapacityPerServer", 0) or int(LRU_BLOCKS)
     if parameters.take("autoTune", True):
-        notes.append(
-            f"{PRODUCER} takes block size and capacity from the engines (autoTune); Headway uses {block} tokens and "
-            f"{blocks:,} blocks."
-        )
+        blocks = AUTO
+        notes.append(f"{PRODUCER} takes the block size from the engines (autoTune); Headway uses {block} tokens.")
     _note_block(block, notes)
     blocks_matched = parameters.whole("maxPrefixBlocksToMatch", 0)
     most = parameters.whole("maxPrefixTokensToMatch", MATCHED) or blocks_matched * block

@@ -15,14 +15,14 @@ from msgspec import Struct
 
 from headway.policies.basic import LeastLoaded, least_loaded
 from headway.policies.context import Believer, BlockTokens, Context, LruBlocks
-from headway.policies.registry import Bounds, policy
+from headway.policies.registry import Bounds, Usual, policy
 from headway.policies.scorecards import single_score_card
 from headway.policies.sessions import Binds, MaxSessions, SessionBound, Sessions
 from headway.types import Request, Route
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
 
-LRU_BLOCKS = 976  # about 500,000 tokens in blocks of 512, as many as 31,250 blocks of 16 tokens
+LRU_BLOCKS = Usual(976)  # about 500,000 tokens in blocks of 512, as many as 31,250 blocks of 16 tokens
 COUNTERS = ("inflight", "pending_prefill_tokens", "prefix_index")
 
 

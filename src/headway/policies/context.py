@@ -6,22 +6,23 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from functools import partial
 from random import Random
-from typing import Annotated
+from typing import Annotated, Literal
 
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.policies.prefix_index import PrefixIndex
-from headway.policies.registry import Bounds
+from headway.policies.registry import AUTO, Bounds, Usual
 from headway.types import Request
 from headway.views.instance import Estimator as Estimator
 from headway.views.instance import InstanceView
 
 Candidates = Sequence[InstanceView]  # scorers, filters and pickers must not change this sequence
 BlockTokens = Annotated[int, Bounds(1, 4096, log=True)]
-LruBlocks = Annotated[int, Bounds(1, 10_000_000, log=True)]
+LruBlocks = Annotated[int | Literal["auto"], Bounds(1, 10_000_000, log=True)]  # `auto`: as many as the instance has
 
 BLOCK_TOKENS = 16
-LRU_BLOCKS = 31_250  # default capacity of a prefix index, per instance
+Figures = tuple[int, int | Literal["auto"]]  # arguments of a prefix index: tokens per block, blocks per instance
+LRU_BLOCKS = Usual(31_250)  # capacity of a prefix index for each instance, unless the defaults say `auto`
 
 
 class Context:
@@ -36,29 +37,62 @@ class Context:
         truth: Callable[[Request], list[int]] | None = None,
         *,
         follows: Context | None = None,
+        auto: bool = False,
     ) -> None:
         """Create a context. If this router replaces another one, `follows` is the context of the old router. The new
-        router then continues to use the old router's prefix indexes."""
+        router then continues to use the old router's prefix indexes. With `auto`, a prefix index whose policy sets no
+        capacity has the instances' capacities."""
         self.instances = tuple(instances)
         self.rng = rng  # returns an independent random stream for each name
         self.estimator = estimator
         self.block_tokens = block_tokens  # block size of the engines
         self._truth = truth
-        self._indexes: dict[tuple[int, int], PrefixIndex] = {}
+        self.auto = auto
+        self._indexes: dict[Figures, PrefixIndex] = {}
+        self._hidden: list[PrefixIndex] = []  # indexes with the instances' capacities that no policy sees
         self._former = {} if follows is None else follows._indexes
         for view in self.instances:
             view._estimator = estimator
 
-    def prefix_index(self, block_tokens: int, capacity: int) -> PrefixIndex:
-        """Return the index of the blocks that the router believes to be cached on each instance. Calls with equal
-        arguments return the same index."""
-        for name, value in (("block_tokens", block_tokens), ("capacity", capacity)):
-            if type(value) is not int or value < 1:
-                raise HeadwayError(f"prefix_index: {name} must be a whole number of at least 1, got {shown(value)}.")
-        key = (block_tokens, capacity)
+    def prefix_index(self, block_tokens: int, capacity: int | Literal["auto"]) -> PrefixIndex:
+        """Return the index of the blocks that the router believes to be cached on each instance. `capacity` is its
+        number of blocks for each instance; with `auto`, each instance has as many blocks as its KV cache. Calls with
+        equal arguments return the same index."""
+        key = self.figures(block_tokens, capacity)
         if key not in self._indexes:
-            self._indexes[key] = self._former.get(key) or PrefixIndex(len(self.instances), capacity, block_tokens)
+            self._indexes[key] = self._former.get(key) or self._new_index(*key)
         return self._indexes[key]
+
+    def hidden_index(self) -> PrefixIndex:
+        """Return a new index with the engines' block size and the usual capacity, which no policy can see."""
+        index = self._new_index(*self.figures(self.block_tokens, LRU_BLOCKS))
+        if self.auto:
+            self._hidden.append(index)
+        return index
+
+    def figures(self, block_tokens: int, capacity: int | Literal["auto"]) -> Figures:
+        """Return the arguments of an index, after a check, with `auto` for a capacity that a policy leaves open."""
+        if isinstance(capacity, Usual):
+            capacity = AUTO if self.auto else int(capacity)
+        for name, value in (("block_tokens", block_tokens), ("capacity", capacity)):
+            if (type(value) is not int or value < 1) and not (name == "capacity" and value == AUTO):
+                right = "a whole number of at least 1" + (" or 'auto'" if name == "capacity" else "")
+                raise HeadwayError(f"prefix_index: {name} must be {right}, got {shown(value)}.")
+        return block_tokens, capacity
+
+    def fit(self, instance: int) -> None:
+        """Adapt the `auto` indexes to the instance's KV cache, whose size has changed."""
+        automatic = [index for (_, capacity), index in self._indexes.items() if capacity == AUTO]
+        for index in (*automatic, *self._hidden):
+            index.resize(instance, self._blocks_of(self.instances[instance], index.block_tokens))
+
+    def _new_index(self, block_tokens: int, capacity: int | Literal["auto"]) -> PrefixIndex:
+        blocks = [self._blocks_of(view, block_tokens) for view in self.instances] if capacity == AUTO else capacity
+        return PrefixIndex(len(self.instances), blocks, block_tokens)
+
+    def _blocks_of(self, view: InstanceView, block_tokens: int) -> int:
+        """Return how many blocks of this size fit into the instance's KV cache."""
+        return max(1, view.kv_blocks * self.block_tokens // block_tokens)
 
     def with_streams(self, form: str) -> Context:
         """Return a copy of the context whose random streams have other names. `form` makes the new name from the old

@@ -88,7 +88,11 @@ def parameter_schema(parameter: Parameter, definitions: Definitions) -> Json:
         for part in (schema, *schema.get("anyOf", ())):
             if part.get("type") in NUMBERS:
                 part |= {"minimum": parameter.bounds.low, "maximum": parameter.bounds.high}
-    return schema if parameter.default in (None, "", [], {}) else schema | {"default": parameter.default}
+    return (
+        schema
+        if parameter.default in (None, "", [], {})
+        else schema | {"default": registry.written_value(parameter.default)}
+    )
 
 
 class ScorersForm(Struct, frozen=True, eq=False):

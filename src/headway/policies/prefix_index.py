@@ -1,5 +1,5 @@
-"""The blocks that the router believes to be cached on each instance: hierarchical block hashes, with an LRU limit per
-instance.
+"""The blocks that the router believes to be cached on each instance: hierarchical block hashes, with an LRU limit for
+each instance.
 
 The index behaves as if it recorded single blocks, but it stores runs. A *run* is a sequence of consecutive blocks with
 one key. To *touch* blocks means to make them the most recently used. Blocks that are touched together are adjacent in
@@ -21,7 +21,7 @@ share a store, the blocks in the store can lengthen the match of each of these i
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from headway.config.wording import suggest
@@ -40,15 +40,17 @@ Pieces = OrderedDict[int | tuple[int, int], int]
 
 
 class PrefixIndex:
-    """One index for all instances. It assumes that an instance holds the last `capacity` blocks that were routed to it.
+    """One index for all instances. It assumes that an instance holds the blocks that were last routed to it, up to its
+    capacity.
 
     It gives the same answers as an LRU cache of single blocks in which each prompt makes its blocks the most recently
     used, from its last block to its first. Reading the index does not change the LRU order.
     """
 
-    def __init__(self, instances: int, capacity: int, block_tokens: int) -> None:
+    def __init__(self, instances: int, capacity: int | Sequence[int], block_tokens: int) -> None:
+        """`capacity` is the number of blocks of each instance, or one number for all instances."""
         self.instances = instances
-        self.capacity = capacity
+        self.capacities = [capacity] * instances if isinstance(capacity, int) else list(capacity)
         self.block_tokens = block_tokens
         self._none = [0] * instances
         self._holders: dict[int, dict[int, int]] = {}  # key of a run -> instance -> end of the blocks that it holds
@@ -67,7 +69,12 @@ class PrefixIndex:
 
     def utilization(self, instance: int) -> float:
         """Return the fraction of the capacity that the instance is believed to use."""
-        return self._sizes[instance] / self.capacity
+        return self._sizes[instance] / self.capacities[instance]
+
+    def resize(self, instance: int, capacity: int) -> None:
+        """Change the capacity of an instance, and evict its oldest blocks beyond the new capacity."""
+        self.capacities[instance] = capacity
+        self.evict(instance, max(0, self._sizes[instance] - capacity))
 
     def eviction_order(self, instance: int) -> Iterator[tuple[int, int, int]]:
         """Iterate over the pieces in order of eviction, as (key, first block, end block). Within a piece, the last
@@ -269,7 +276,7 @@ class PrefixIndex:
         if self.holds(instance, key):
             return True
         size = self._sizes[instance] + end - start
-        if size > self.capacity:
+        if size > self.capacities[instance]:
             return False
         self._holders.setdefault(key, {})[instance] = end
         pieces = self._pieces[instance]
@@ -329,9 +336,10 @@ class PrefixIndex:
             start = runs[at - 1][1] if at else 0
             pieces[key] = start
             size += end - start
-        if size > self.capacity:
-            self._evict(instance, size - self.capacity)
-            size = self.capacity
+        capacity = self.capacities[instance]
+        if size > capacity:
+            self._evict(instance, size - capacity)
+            size = capacity
         self._sizes[instance] = size
         if self._moved[instance]:
             self._bring_up(instance, runs)

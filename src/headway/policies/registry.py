@@ -51,6 +51,7 @@ DEFAULT_POLICIES: Final = {
     "scaling": "static",
 }
 
+AUTO: Final = "auto"  # value of a parameter that Headway derives from the instances
 EVERYTHING = ("all",)  # value of `exact` if the policy reads every exact signal
 
 # The role of a policy in a comparison. A `policy` runs unless the caller names other policies. An `extra` is a variant
@@ -66,6 +67,20 @@ class Bounds(msgspec.Struct, frozen=True):
     low: float
     high: float
     log: bool = False
+
+
+class Usual(int):
+    """The number that a parameter has if a file gives none. The defaults of a scenario may say `auto` instead."""
+
+    __slots__ = ()
+
+
+def written_value(value: Any, auto: bool = False) -> Any:
+    """Return the value of a parameter as resolved copies write it. `auto` says what the defaults of the scenario make
+    of an omitted number that may also be `auto`."""
+    if isinstance(value, Usual):
+        return AUTO if auto else int(value)
+    return msgspec.to_builtins(value)
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -293,12 +308,13 @@ def values_of(policy: Any) -> dict[str, Any]:
     return {parameter.name: getattr(policy, parameter.name) for parameter in parameters(type(policy))}
 
 
-def explicit(stage: str, spec: Any, where: str, policy: Any = None) -> dict[str, Any]:
+def explicit(stage: str, spec: Any, where: str, policy: Any = None, auto: bool = False) -> dict[str, Any]:
     """Return a policy's name and all its parameters. If the policy object of `spec` already exists, pass it as
-    `policy`, so that it is not built again."""
+    `policy`, so that it is not built again. `auto` is as in `written_value`."""
     name, _ = split(spec, where)
     policy = build(stage, spec, where) if policy is None else policy
-    return {"name": name if is_file(name) else policy.entry.name, **msgspec.to_builtins(values_of(policy))}
+    values = {key: written_value(value, auto) for key, value in values_of(policy).items()}
+    return {"name": name if is_file(name) else policy.entry.name, **values}
 
 
 def build(stage: str, spec: object, where: str) -> Any:

@@ -93,7 +93,7 @@ class PrefixAffinity(Prefixed):
         index = self.index
         return {
             "prefix_index_blocks": float(sum(index.size(instance) for instance in range(index.instances))),
-            "prefix_index_capacity": float(index.capacity * index.instances),
+            "prefix_index_capacity": float(sum(index.capacities)),
         }
 
 

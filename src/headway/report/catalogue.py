@@ -5,7 +5,6 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -59,7 +58,7 @@ def document(entry: Entry) -> Json:
             {
                 "name": parameter.name,
                 "type": type_name(parameter.type),
-                "default": msgspec.to_builtins(parameter.default),
+                "default": registry.written_value(parameter.default),
                 "bounds": [parameter.bounds.low, parameter.bounds.high] if parameter.bounds else None,
             }
             for parameter in entry.parameters

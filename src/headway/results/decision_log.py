@@ -9,8 +9,7 @@ from math import isnan, nan
 from operator import attrgetter
 from typing import Generic, TypeVar
 
-from headway.policies.context import LRU_BLOCKS, Context
-from headway.policies.prefix_index import PrefixIndex
+from headway.policies.context import Context
 from headway.results.decisions import RECORDED, Decision, Decisions, Verdict
 from headway.results.table import Table
 from headway.types import PS_PER_SECOND, Delay, Json, Priority, Reject, Request, Route, Scorecard
@@ -212,7 +211,7 @@ class RouterJournal:
         self.candidates: Candidates = ()
         self.number = self.log.sets.number(())  # number of the current candidate set in `log.sets`
         self.own = not context.indexes
-        self.index = PrefixIndex(len(views), LRU_BLOCKS, context.block_tokens) if self.own else context.indexes[0]
+        self.index = context.hidden_index() if self.own else context.indexes[0]
         self.log.views, self.log.block_tokens = views, self.index.block_tokens
         names = recorded_signals(reported)
         self.log.watch(names)

@@ -90,14 +90,15 @@ class Policies(Struct, frozen=True):
         """Create a new policy object for a stage. Every simulation needs new objects, because policies have state."""
         return registry.build(stage, getattr(self, stage), f"policies.{stage}")
 
-    def explicit(self, stage: str) -> Json:
-        """Return the name and all parameters of a stage's policy, including defaults."""
-        return _explicit(stage, getattr(self, stage), f"policies.{stage}")
+    def explicit(self, stage: str, auto: bool = False) -> Json:
+        """Return the name and all parameters of a stage's policy, including defaults. `auto` says whether the defaults
+        of the scenario make omitted numbers such as `lru_blocks` `auto`."""
+        return _explicit(stage, getattr(self, stage), f"policies.{stage}", auto)
 
-    def resolved(self) -> Json:
+    def resolved(self, auto: bool = False) -> Json:
         """Return the policies of all stages by stage. Omit `flow` and `scaling` if they have their default policy,
-        because that policy does nothing."""
-        written = {stage: self.explicit(stage) for stage in STAGES}
+        because that policy does nothing. `auto` is as in `explicit`."""
+        written = {stage: self.explicit(stage, auto) for stage in STAGES}
         for stage in ("flow", "scaling"):
             if written[stage]["name"] == DEFAULT_POLICIES[stage]:
                 del written[stage]
@@ -335,25 +336,25 @@ def _check_faults(scenario: Scenario) -> None:
             raise HeadwayError(f"faults[{number}].instance: {wrong}.{suggest(fault.instance, known)}")
 
 
-def _explicit(stage: str, spec: Any, where: str) -> Json:
+def _explicit(stage: str, spec: Any, where: str, auto: bool = False) -> Json:
     """Return the name and all parameters of a policy, including the parameters of its scorers, filters and picker."""
     policy = registry.build(stage, spec, where)
-    written = registry.explicit(stage, spec, where, policy)
+    written = registry.explicit(stage, spec, where, policy, auto)
     if "scorers" in written:
         scorers = scorer_list(written["scorers"], f"{where}.scorers")
-        written["scorers"] = [_explicit_part("scorer", scorer, f"{where}.scorers") for scorer in scorers]
+        written["scorers"] = [_explicit_part("scorer", scorer, f"{where}.scorers", auto) for scorer in scorers]
     if "filters" in written:
-        written["filters"] = [_explicit_part("filter", part, f"{where}.filters") for part in written["filters"]]
+        written["filters"] = [_explicit_part("filter", part, f"{where}.filters", auto) for part in written["filters"]]
     if "picker" in written:
-        written["picker"] = _explicit_part("picker", written["picker"], f"{where}.picker")
+        written["picker"] = _explicit_part("picker", written["picker"], f"{where}.picker", auto)
     if isinstance(policy, Pair):
         for role in ROLES:
-            written[role] = _explicit("routing", written[role], f"{where}.{role}")
-        written["decider"] = _explicit("decider", written["decider"], f"{where}.decider")
+            written[role] = _explicit("routing", written[role], f"{where}.{role}", auto)
+        written["decider"] = _explicit("decider", written["decider"], f"{where}.decider", auto)
     return written
 
 
-def _explicit_part(stage: str, spec: Any, where: str) -> Json:
+def _explicit_part(stage: str, spec: Any, where: str, auto: bool) -> Json:
     """Return the name of a scorer, filter or picker with all its parameters. The weight of a scorer stays unchanged."""
     name, values = registry.split(spec, where)
     entry = registry.find(stage, name, where)
@@ -362,4 +363,4 @@ def _explicit_part(stage: str, spec: Any, where: str) -> Json:
         written["weight"] = values.pop("weight")
     defaults = {parameter.name: parameter.default for parameter in entry.parameters}
     own = {key.replace("-", "_"): value for key, value in values.items()}
-    return {**written, **msgspec.to_builtins(defaults | own)}
+    return {**written, **{key: registry.written_value(value, auto) for key, value in (defaults | own).items()}}

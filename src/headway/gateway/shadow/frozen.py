@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from headway.policies.context import Context
+from headway.policies.context import Context, Figures
 from headway.policies.prefix_index import PrefixIndex
 from headway.types import Path, Priority, Request, Route
 from headway.views.cluster import ClusterView
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 CHANGING: Final = (*EXACT, *REPORTED)
 changing_values: Callable[[InstanceView], tuple[Any, ...]] = attrgetter(*CHANGING)
 static_values: Callable[[InstanceView], tuple[Any, ...]] = attrgetter(*STATIC)
-Figures = tuple[int, int]  # parameters of a prefix index: tokens per block, blocks per instance
 
 
 class Shot:
@@ -67,9 +66,10 @@ class FrozenContext(Context):
         super().__init__(stage.views, rng, live.estimator, live.block_tokens)
         self.stage = stage
 
-    def prefix_index(self, block_tokens: int, capacity: int) -> Any:
-        self.stage.want((block_tokens, capacity))
-        return FrozenIndex(self.stage, (block_tokens, capacity))
+    def prefix_index(self, block_tokens: int, capacity: int | Literal["auto"]) -> Any:
+        figures = self.stage.control.context.figures(block_tokens, capacity)
+        self.stage.want(figures)
+        return FrozenIndex(self.stage, figures)
 
 
 class Stage:

@@ -123,8 +123,13 @@ class Beliefs:
             runs = path.blocks(index.block_tokens)
             if runs:
                 dates[instance].record_sent(now_ps, path, runs[-1][0])
-                if index.size(instance) == index.capacity:
+                if index.size(instance) == index.capacities[instance]:
                     dates[instance].forget(index, instance)
+
+    def resized(self, instance: int) -> None:
+        """Record that the indexes may have evicted blocks, because the capacity of an instance has changed."""
+        for index, dates in zip(self.indexes, self._dates, strict=True):
+            dates[instance].forget(index, instance)
 
     def _await(self, now_ps: int, instance: int, publisher: Publisher, path: Path) -> None:
         keys, blocks = path.keys, publisher.blocks

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, make_dataclass
 from functools import partial
 from math import inf, isfinite
-from typing import Any, ClassVar, Final, NoReturn
+from typing import Any, ClassVar, Final, Literal, NoReturn
 
 from msgspec import Struct
 
@@ -108,7 +108,7 @@ def _at(request: Request | None) -> str:
 class CodedRouting(Coded):
     stage = "routing"
     block_tokens: int = BLOCK_TOKENS
-    lru_blocks: int = LRU_BLOCKS
+    lru_blocks: int | Literal["auto"] = LRU_BLOCKS
 
     def bind(self, context: Context) -> None:
         super().bind(context)
