@@ -13,15 +13,20 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
 from msgspec.structs import replace
+from rich.console import Group
 
 import headway
 from headway.display.displayed import Displayed
 from headway.errors import HeadwayError
+from headway.experiment.counterfactual import Counterfactuals
 from headway.experiment.engine_fit import EngineFit
 from headway.experiment.linear_fit import LinearFit
 from headway.latency.calibration import PhaseError
 from headway.latency.gpus import read_gpu
 from headway.latency.profiles import read_profile
+from headway.report.result_view import View
+from headway.report.terminal import table
+from headway.results.records import Finding, Findings
 
 SCENARIO: dict[str, Any] = {
     "name": "small",
@@ -162,6 +167,59 @@ def test_a_result_is_a_data_frame(results: Mapping[str, Any], kind: str) -> None
     assert len(pandas) == len(polars) == max(map(len, columns.values()), default=0)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_column_of_a_frame_has_a_type_even_without_values(results: Mapping[str, Any], kind: str) -> None:
+    pytest.importorskip("pandas", reason="the extra `data` is not installed")
+    polars = pytest.importorskip("polars", reason="the extra `data` is not installed")
+    pandas_frame, polars_frame = results[kind].to_pandas(), results[kind].to_polars()
+    assert len(pandas_frame.columns)
+    assert not [name for name in pandas_frame if pandas_frame[name].dtype == object]
+    assert not {polars.Null, polars.Object} & set(polars_frame.dtypes)
+
+
+@pytest.mark.parametrize("kind", ["run", "findings", "counterfactuals", "explanation", "check", "decisions"])
+def test_an_empty_frame_has_the_columns_and_types_of_a_full_one(
+    results: Mapping[str, Any], run: headway.Result, tmp_path: Path, kind: str
+) -> None:
+    pytest.importorskip("pandas", reason="the extra `data` is not installed")
+    pytest.importorskip("polars", reason="the extra `data` is not installed")
+    none = headway.simulate({**SCENARIO, "horizon": "1us"}, trace="decisions")
+    rejected = headway.simulate(SCENARIO, trace="decisions", admission={"name": "token-bucket", "rate": 1, "burst": 1})
+    (tmp_path / "plain.py").write_text("def route(request, instances, cluster):\n    return instances[0]\n")
+    (tmp_path / "tuned.py").write_text(
+        "a = parameter(0.5, 0.0, 1.0)\n\n\ndef route(request, instances, cluster):\n"
+        "    return instances[0] if a > 0.3 else instances[-1]\n"
+    )
+    finding = Finding("herding", 0, 10, 0.5, 3, "Many.")
+    full, empty = {
+        "run": lambda: (run, none),
+        "decisions": lambda: (run.decisions, none.decisions),
+        "findings": lambda: (Findings([finding]), Findings()),
+        "counterfactuals": lambda: (results[kind], Counterfactuals()),
+        "explanation": lambda: (results[kind], headway.explain(rejected, 1)),
+        "check": lambda: (headway.check_policy(tmp_path / "tuned.py"), headway.check_policy(tmp_path / "plain.py")),
+    }[kind]()
+    assert len(empty.to_pandas()) == 0 < len(full.to_pandas())
+    scores = [name for name in full.to_polars().columns if name.startswith("score")]  # named by the policy of a run
+    assert empty.to_polars().schema == full.to_polars().drop(scores).schema
+    kinds = {name: dtype.kind for name, dtype in empty.to_pandas().dtypes.items()}
+    assert kinds == {name: dtype.kind for name, dtype in full.to_pandas().drop(columns=scores).dtypes.items()}
+
+
+def test_a_column_with_whole_numbers_and_fractions_is_a_number(results: Mapping[str, Any]) -> None:
+    polars = pytest.importorskip("polars", reason="the extra `data` is not installed")
+    sweep = headway.sweep(SCENARIO, {"slo.ttft": [1, 0.5], "policies.routing": ["random"]}, workers=1)
+    assert sweep.to_polars()["slo.ttft"].dtype == polars.Float64
+
+
+def test_the_frame_of_a_disaggregated_explanation_has_only_figures_of_its_candidates() -> None:
+    split = {"architecture": "disaggregated", "prefill": {"instances": 2}, "decode": {"instances": 2}}
+    cluster = {"deployments": {"split": {**split, "latency": {"model": "fixed"}}}}
+    columns = headway.explain(headway.simulate({**SCENARIO, "cluster": cluster}), 3, workers=1).columns()
+    assert len(columns["id"]) == 4 and None in columns["true.ttft_ms"]
+    assert "true" not in columns and "scores" not in columns
+
+
 @pytest.mark.parametrize(
     "kind",
     [
@@ -211,6 +269,20 @@ def test_a_chart_that_does_not_exist_is_an_error_that_lists_the_others(results: 
         assert part in str(error.value)
 
 
+def test_suggested_charts_can_be_drawn(run: headway.Result) -> None:
+    pytest.importorskip("altair", reason="the extra `notebook` is not installed")
+    with pytest.raises(HeadwayError) as error:
+        run.plot("nothing")
+    suggested = str(error.value).partition("Known: ")[2].rstrip(".").split(", ")
+    assert "latencies" in suggested and "regret" not in suggested
+    for name in suggested:
+        assert rows_of(run.plot(name))
+    bare = {key: value for key, value in SCENARIO.items() if key != "slo"}
+    with pytest.raises(HeadwayError) as error:
+        headway.compare(bare, ["random", "round-robin"], workers=1).plot("slo")
+    assert str(error.value).endswith("has no data for slo. Try headline, latencies.")
+
+
 def test_a_page_has_one_legend_but_a_notebook_shows_it_in_the_last_chart(results: Mapping[str, Any]) -> None:
     pytest.importorskip("altair", reason="the extra `notebook` is not installed")
     *others, last = results["comparison"].plot("latencies").to_dict()["concat"]
@@ -255,6 +327,19 @@ def test_a_large_sweep_is_cut_but_keeps_its_verdict(results: Mapping[str, Any]) 
     assert " ".join(repr(many).split()).endswith(swept.verdict)
     assert many._repr_html_().count("<tr>") < 105
     assert len(many.columns()["policy"]) == 200
+
+
+@pytest.mark.parametrize("rows", range(20, 40))
+def test_rows_after_a_cut_have_their_header(rows: int) -> None:
+    first = table("name", "first\nfigure", rows=[[f"a{row}", "1"] for row in range(rows)])
+    second = table("name", "second\nfigure", rows=[[f"b{row}", "2"] for row in range(12)])
+    lines = View(Group("Title", first, "", second)).text().splitlines()
+    assert len(lines) <= 39
+    assert "b11" in lines[-1] and sum("second" in line for line in lines) == 1
+    header = next(place for place, line in enumerate(lines) if "second" in line)
+    assert "figure" in lines[header + 1]
+    left_out = [int(line.split()[1]) for line in lines if line.endswith("lines left out")]
+    assert len(lines) - len(left_out) + sum(left_out) == 1 + rows + 2 + 1 + 12 + 2
 
 
 def test_names_in_html_are_escaped() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, get_args, get_type_hints
 
 from headway.errors import missing_extra
 
@@ -18,12 +18,16 @@ SIGNS: Final = {"▸": ">", "×": "x", "–": "-", "·": "|", "≤": "<=", "±":
 PLAIN: Final = str.maketrans({**SIGNS, **dict.fromkeys("▏▎▍▌▋▊▉█▁▂▃▄▅▆▇", "#")})
 
 
+Types = Mapping[str, type]
+
+
 class Displayed:
     """The base of every result: it displays the result as a short text, HTML, data frames and charts."""
 
     __slots__ = ()
 
     _view: ClassVar[str]  # module:function that returns the `report.result_view.View` of the result
+    _types: ClassVar[Types] = {}  # types of columns: at least of those that can lack values and are no numbers
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the table of the result: columns of equal length by name. Quantities are numbers in base units, not
@@ -32,11 +36,11 @@ class Displayed:
 
     def to_pandas(self) -> Any:
         """Return the table of the result as a data frame of pandas."""
-        return pandas_frame(self.columns())
+        return pandas_frame(self.columns(), self._types)
 
     def to_polars(self) -> Any:
         """Return the table of the result as a data frame of Polars."""
-        return polars_frame(self.columns())
+        return polars_frame(self.columns(), self._types)
 
     def plot(self, name: str | None = None) -> Any:
         """Return charts of the result as one Altair chart. A result may have several sets of charts: `name` selects one
@@ -66,10 +70,11 @@ def view_of(result: Displayed) -> Any:
     return getattr(importlib.import_module(module), name)(result)
 
 
-def columns_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return rows as columns. A value that a row does not have is None."""
+def columns_of(rows: Iterable[Mapping[str, Any]], names: Iterable[str] = ()) -> dict[str, list[Any]]:
+    """Return rows as columns. A value that a row does not have is None. `names` are the columns if there are no
+    rows."""
     table = list(rows)
-    names = dict.fromkeys(name for row in table for name in row)
+    names = dict.fromkeys(name for row in table for name in row) if table else names
     return {name: [row.get(name) for row in table] for name in names}
 
 
@@ -89,12 +94,33 @@ def cells(value: Mapping[str, Any]) -> dict[str, Any]:
     return {key: inner for key, inner in flat(value).items() if not isinstance(inner, list | tuple | Mapping)}
 
 
-def pandas_frame(columns: Any) -> Any:
-    return library("pandas", extra="data", purpose="data frames").DataFrame(columns)
+SCALARS: Final = (bool, int, float, str)
 
 
-def polars_frame(columns: Any) -> Any:
-    return library("polars", extra="data", purpose="data frames").DataFrame(columns, infer_schema_length=None)
+def types_of(record: type) -> dict[str, type]:
+    """Return the type of each field of a record that has a scalar, or a list of scalars with a value for each row."""
+    kinds = {name: (hint, *get_args(hint)) for name, hint in get_type_hints(record).items()}
+    return {name: kind for name, hints in kinds.items() for kind in hints[:2] if kind in SCALARS}
+
+
+def pandas_frame(columns: Mapping[str, list[Any]], types: Types) -> Any:
+    pandas = library("pandas", extra="data", purpose="data frames")
+    frame = pandas.DataFrame(columns)
+    dtypes = {str: pandas.Series([""]).dtype, bool: "boolean", int: "float64" if len(frame) else "int64"}
+    return frame.astype({name: dtypes.get(kind, "float64") for name, kind in _without_values(columns, types).items()})
+
+
+def polars_frame(columns: Mapping[str, list[Any]], types: Types) -> Any:
+    polars = library("polars", extra="data", purpose="data frames")
+    # Not strict: whole numbers and fractions in one column are floats, and numbers and strings are strings.
+    return polars.DataFrame(
+        columns, schema_overrides=_without_values(columns, types), infer_schema_length=None, strict=False
+    )
+
+
+def _without_values(columns: Mapping[str, list[Any]], types: Types) -> dict[str, type]:
+    """Return the types of the columns that have no value; a column is a number by default."""
+    return {name: types.get(name, float) for name, values in columns.items() if all(value is None for value in values)}
 
 
 def library(name: str, *, extra: str, purpose: str) -> Any:

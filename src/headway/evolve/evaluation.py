@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, force_setattr
 
 from headway.config.wording import one_line
-from headway.display.displayed import Displayed, cells, columns_of
+from headway.display.displayed import Displayed, Types, cells, columns_of
 from headway.errors import HeadwayError, InvariantError
 from headway.evolve.objectives import figures_of
 from headway.experiment.run import simulate
@@ -70,6 +70,7 @@ class Evaluation(Displayed, Struct, frozen=True):
     if the candidate failed."""
 
     _view: ClassVar[str] = "headway.evolve.search_tables:evaluation_view"
+    _types: ClassVar[Types] = {"case": str, "seed": int, "ok": bool, "error": str}
 
     ok: bool
     error: str | None  # one sentence with the reason why the candidate failed
@@ -82,7 +83,7 @@ class Evaluation(Displayed, Struct, frozen=True):
 
     def columns(self) -> dict[str, list[Any]]:
         """Return a row for each case: its gains over the baseline, as fractions, and its figures."""
-        return columns_of(cells(asdict(case)) for case in self.cases)
+        return columns_of((cells(asdict(case)) for case in self.cases), self._types)
 
     def workloads(self) -> dict[str, list[CaseResult]]:
         return by_workload(self.cases)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 from msgspec import Struct
 
-from headway.display.displayed import Displayed, columns_of
+from headway.display.displayed import Displayed, Types, columns_of
 from headway.evolve.cache import Cache
 from headway.evolve.evaluate import evaluate_many
 from headway.evolve.evaluation import Evaluation
@@ -63,6 +63,16 @@ class Conclusion(Displayed, Struct, frozen=True):
     empty. `judged` has the candidates in the order of the search."""
 
     _view: ClassVar[str] = "headway.evolve.search_tables:conclusion_view"
+    _types: ClassVar[Types] = {
+        "id": str,
+        "name": str,
+        "generation": int,
+        "ok": bool,
+        PRIMARY: float,
+        "validation": float,
+        "front": bool,
+        "winner": bool,
+    }
 
     suite: Suite
     candidates: int
@@ -125,7 +135,7 @@ class Conclusion(Displayed, Struct, frozen=True):
                     "winner": bundle.id == self.winner.id,
                 }
             )
-        return columns_of(rows)
+        return columns_of(rows, self._types)
 
     def document(self) -> Json:
         chosen = self.selection

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import headway.policies  # noqa: F401  (declares the policies)
 from headway.config.documents import read_text, read_yaml
 from headway.config.wording import shown, suggest
-from headway.display.displayed import Document, columns_of
+from headway.display.displayed import Document, Types, columns_of
 from headway.errors import HeadwayError
 from headway.policies import registry
 from headway.policies.bundle import STAGES, WRITTEN, Bundle, complexity, is_bundle, source_of
@@ -22,16 +22,18 @@ class PolicyCheck(Document):
     """The errors of a policy file, or its policies."""
 
     _view: ClassVar[str] = "headway.report.notebook:policy_check_view"
+    _types: ClassVar[Types] = {"stage": str, "policy": str, "name": str, "construct": str}
 
     def columns(self) -> dict[str, list[Any]]:
         """Return a row for each error. If there are no errors, return a row for each parameter."""
         if self["rejections"]:
             return columns_of(self["rejections"])
-        return columns_of(
+        rows = (
             {"stage": policy["stage"], "policy": policy["name"], **parameter}
             for policy in self["policies"]
             for parameter in policy["parameters"]
         )
+        return columns_of(rows, ("stage", "policy", "name", "value", "low", "high"))
 
 
 def check_policy(file: str | Path, stage: str | None = None) -> PolicyCheck:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from headway.display.displayed import Displayed, columns_of
+from headway.display.displayed import Displayed, Types, columns_of, types_of
 from headway.display.progress import Bar, watch
 from headway.errors import HeadwayError
 from headway.experiment.jobs import Job
@@ -34,13 +34,14 @@ class Counterfactuals(Displayed, list[Counterfactual]):
     """The outcome of each alternative that was tried, in order of the time of the decision."""
 
     _view: ClassVar[str] = "headway.report.notebook:counterfactuals_view"
+    _types: ClassVar[Types] = {**types_of(Counterfactual), "regret_ms": float}
 
     __repr__ = Displayed.__repr__
 
     def columns(self) -> dict[str, list[Any]]:
         """Return a row for each alternative. `regret_ms` is how much earlier the first token would have come with the
         alternative than with the actual decision."""
-        return columns_of({**asdict(each), "regret_ms": _ms(each.regret_ps)} for each in self)
+        return columns_of(({**asdict(each), "regret_ms": _ms(each.regret_ps)} for each in self), self._types)
 
 
 def _ms(ps: int | None) -> float | None:

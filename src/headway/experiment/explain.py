@@ -1,9 +1,9 @@
 """Explains the routing of a request: what the router saw and believed, the true values, and the alternatives."""
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
-from headway.display.displayed import Document, cells, columns_of
+from headway.display.displayed import Document, Types, cells, columns_of
 from headway.display.progress import RunProgress, watch
 from headway.errors import HeadwayError
 from headway.experiment.counterfactual import counterfactuals
@@ -16,16 +16,27 @@ from headway.results.statistics import PS_PER_MS
 from headway.scenario.scenario import Scenario
 from headway.types import PS_PER_SECOND, Json
 
+# What a simulation with a candidate gives.
+TRUE: Final = {"cached_tokens": int, "ttft_ms": float, "e2e_ms": float, "objective": float}
+
 
 class Explanation(Document):
     """Why a request went to an instance: the candidates, what the router saw of them, and their true outcomes."""
 
     _view: ClassVar[str] = "headway.report.notebook:explanation_view"
+    _types: ClassVar[Types] = {
+        "id": str,
+        "chosen": bool,
+        **dict.fromkeys((*RECORDED_BY_KIND, "believed_tokens"), int),
+        **dict.fromkeys(("estimated_ttft_ms", "total"), float),
+        **{f"true.{name}": kind for name, kind in TRUE.items()},
+    }
 
     def columns(self) -> dict[str, list[Any]]:
         """Return a row for each candidate. If the request was not routed, return no rows."""
-        decision = self["decision"]
-        return columns_of([] if decision is None else map(cells, decision["candidates"]))
+        candidates = self["decision"]["candidates"] if self["decision"] else []
+        rows = ({**each, "true": dict.fromkeys(TRUE) | (each["true"] or {})} for each in candidates)
+        return columns_of(map(cells, rows), self._types)
 
 
 def explain(

@@ -33,7 +33,7 @@ class Profiles(Document):
 
     def columns(self) -> dict[str, list[Any]]:
         """Return a row for each profile."""
-        return columns_of(cells(profile | {"error": []}) for profile in self["profiles"])
+        return columns_of(cells(profile | {"error": [], "range": []}) for profile in self["profiles"])
 
 
 class ProfileDetails(Document):

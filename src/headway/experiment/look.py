@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 from msgspec import to_builtins
 
 from headway.config.wording import shown, suggest
-from headway.display.displayed import Document, cells, columns_of
+from headway.display.displayed import Document, Types, cells, columns_of
 from headway.display.progress import Bar, watch
 from headway.errors import HeadwayError
 from headway.scenario.scenario import DEFAULT, Scenario, Source
@@ -33,6 +33,8 @@ GROUPS: Final = ("tenants", "kinds", "models")
 
 class WorkloadFigures(Document):
     """Figures of requests that were not simulated: lengths, rates, sessions and reuse."""
+
+    _types: ClassVar[Types] = {"name": str}
 
     def columns(self) -> dict[str, list[Any]]:
         """Return a row for all requests, and a row for each tenant, kind and model. The columns of `prompt_tokens` and

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headway.display.displayed import Displayed, columns_of
+from headway.display.displayed import Displayed, Types, columns_of
 from headway.display.progress import SweepProgress, watch
 from headway.errors import HeadwayError
 from headway.experiment.grid import Axis, Point, Vary, axes, flat, points
@@ -32,6 +32,7 @@ class Sweep(Displayed, Struct, frozen=True):
     """The points of a sweep in the order of the grid. `reused` is the number of runs that were read from the folder."""
 
     _view: ClassVar[str] = "headway.report.notebook:sweep_view"
+    _types: ClassVar[Types] = {"slo_holds": bool}
 
     scenario: Json
     axes: list[Axis]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from io import StringIO
 from typing import Any, Final
@@ -42,17 +42,28 @@ class View(Struct, frozen=True):
 
     def text(self) -> str:
         """Return the page in at most `LINES` lines. If the page is longer, keep its first lines and its last `LAST`
-        lines."""
+        lines. If the header of the table in the last lines would be left out, keep it too."""
         columns = shutil.get_terminal_size((100, 40)).columns
         console = Console(
             file=StringIO(), width=min(WIDE, max(NARROW, columns)), color_system=None, force_jupyter=False
         )
-        with console.capture() as captured:
-            console.print(self.page)
-        lines = [line.rstrip() for line in captured.get().rstrip().split("\n")]
+        lines: list[str] = []
+        headers: list[range] = []  # for each line of a table, the lines of the table's header
+        for part in _parts(self.page, console):
+            with console.capture() as captured:
+                console.print(Group(part))
+            begin = len(lines)
+            lines += [line.rstrip() for line in captured.get().removesuffix("\n").split("\n")]
+            headers += [range(begin, begin + _header_height(part))] * (len(lines) - begin)
+        while lines and not lines[-1]:
+            lines.pop()
         if len(lines) > LINES:
+            last = len(lines) - LAST
+            header = headers[last]
             first = LINES - LAST - 1
-            lines = [*lines[:first], f" … {len(lines) - first - LAST} lines left out", *lines[-LAST:]]
+            repeated = lines[header.start : min(header.stop, last)] if header.start > first - len(header) else []
+            first -= len(repeated)
+            lines = [*lines[:first], f" … {last - first - len(repeated)} lines left out", *repeated, *lines[last:]]
         return printable("\n".join(lines))
 
     def html(self) -> str:
@@ -69,11 +80,32 @@ class View(Struct, frozen=True):
             figures = self.draw(chosen)
         else:
             more = " The path of a figure, such as 'latency.ttft.p99', will do as well." if self.draw else ""
-            raise HeadwayError(f"plot: there are no charts {chosen!r}.{suggest(chosen, self.charts)}{more}")
+            raise HeadwayError(f"plot: there are no charts {chosen!r}.{suggest(chosen, self._drawable())}{more}")
         if not figures:
-            rest = ", ".join(other for other in self.charts if other != chosen)
+            rest = ", ".join(self._drawable())
             raise HeadwayError(f"plot: this result has no data for {chosen}." + (f" Try {rest}." if rest else ""))
         return altair_chart(figures)
+
+    def _drawable(self) -> list[str]:
+        """Return the names of the charts for which the result has data."""
+        return [name for name, charts in self.charts.items() if charts()]
+
+
+def _parts(page: RenderableType, console: Console) -> Iterator[RenderableType]:
+    """Yield the tables and texts of a page."""
+    if isinstance(page, Group):
+        for part in page.renderables:
+            yield from _parts(part, console)
+    elif isinstance(page, Fitted):
+        yield page.fit(console, console.options)
+    else:
+        yield page
+
+
+def _header_height(part: RenderableType) -> int:
+    if not isinstance(part, Table) or not part.show_header:
+        return 0
+    return 1 + max(str(column.header).count("\n") for column in part.columns)
 
 
 def _html(part: RenderableType) -> str:

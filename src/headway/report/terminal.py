@@ -65,6 +65,9 @@ class Fitted(Generic[C]):
     fixed: Sequence[C] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.fit(console, options)
+
+    def fit(self, console: Console, options: ConsoleOptions) -> Table:
         wide = options.update(max_width=10_000)
         room = options.max_width
         figures, least = list(self.figures), least_width(self.labels, room)
@@ -75,7 +78,7 @@ class Fitted(Generic[C]):
             if rest + least <= room or not more:
                 break
             figures.pop(more[-1])
-        yield self.build(figures, max(least, min(USUAL, room - rest)))
+        return self.build(figures, max(least, min(USUAL, room - rest)))
 
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"

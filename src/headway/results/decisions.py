@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol, overload
 import msgspec
 from msgspec import Struct
 
-from headway.display.displayed import pandas_frame, polars_frame
+from headway.display.displayed import pandas_frame, polars_frame, types_of
 from headway.views.instance import SIGNALS
 from headway.views.signals import UNITS
 
@@ -94,6 +94,7 @@ RECORDED: Final = tuple(name for name in Decision.__struct_fields__ if name in S
 # The same signals sorted by kind: first the numbers of requests.
 RECORDED_BY_KIND: Final = sorted(RECORDED, key=lambda name: list(UNITS).index(SIGNALS[name].kind))
 EACH: Final = (*RECORDED, "believed_tokens", "estimated_ttft_ps")
+TYPES: Final = {**types_of(Decision), "candidate": int, "chosen": bool}
 
 
 class Rows(Protocol):
@@ -165,10 +166,10 @@ class Decisions(Sequence[Decision]):
         return columns
 
     def to_pandas(self) -> Any:
-        return pandas_frame(self.columns())
+        return pandas_frame(self.columns(), TYPES)
 
     def to_polars(self) -> Any:
-        return polars_frame(self.columns())
+        return polars_frame(self.columns(), TYPES)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Decisions) or self.verdicts != other.verdicts:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, TypeVar
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from headway.display.displayed import Displayed, cells, columns_of
+from headway.display.displayed import Displayed, Types, cells, columns_of
 from headway.types import PS_PER_SECOND, Json
 
 Record = TypeVar("Record")
@@ -143,6 +143,14 @@ class Findings(Displayed, list[Finding]):
     """The problems of a run, most severe first."""
 
     _view: ClassVar[str] = "headway.report.notebook:findings_view"
+    _types: ClassVar[Types] = {
+        "kind": str,
+        "at_s": float,
+        "until_s": float,
+        "severity": float,
+        "count": int,
+        "title": str,
+    }
 
     __repr__ = Displayed.__repr__
 
@@ -153,7 +161,7 @@ class Findings(Displayed, list[Finding]):
             row = cells({name: value for name, value in asdict(finding).items() if name != "evidence"})
             begin, end = row.pop("at_ps") / PS_PER_SECOND, row.pop("until_ps") / PS_PER_SECOND
             rows.append({"kind": row.pop("kind"), "at_s": begin, "until_s": end, **row})
-        return columns_of(rows)
+        return columns_of(rows, self._types)
 
 
 def group_by(records: Iterable[Record], key: Callable[[Record], Key]) -> dict[Key, list[Record]]:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from headway.display.displayed import Displayed
+from headway.display.displayed import Displayed, Types
 from headway.results import store
 from headway.results.checks import verify
 from headway.results.decisions import Decisions
@@ -17,7 +17,7 @@ from headway.results.metrics import summarise
 from headway.results.recorder import InstanceStats, Recorder, RunFacts, ScaleRecord, StateChange
 from headway.results.records import Batch, Counterfactual, Findings, KvMove, Preemption, Prompt, Series, Thrash
 from headway.results.statistics import PS_PER_MS
-from headway.results.table import Table
+from headway.results.table import TYPES, Table
 from headway.types import PS_PER_SECOND, Json
 
 
@@ -37,6 +37,7 @@ class Result(Displayed):
     )  # fmt: skip
 
     _view: ClassVar[str] = "headway.report.notebook:run_view"
+    _types: ClassVar[Types] = TYPES
 
     def __init__(
         self,

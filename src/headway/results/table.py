@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from headway.config.wording import suggest
-from headway.display.displayed import pandas_frame, polars_frame
+from headway.display.displayed import pandas_frame, polars_frame, types_of
 from headway.policies.prefix_index import TIERS
 from headway.results.recorder import COLUMNS as NUMBERED
 from headway.results.recorder import Numbers, Recorder, RequestColumns
@@ -55,6 +55,7 @@ class Row(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 COLUMNS = Row.__struct_fields__
+TYPES = types_of(Row)
 
 
 class Coded:
@@ -143,10 +144,10 @@ class Table:
             yield dict(zip(COLUMNS, row, strict=True))
 
     def to_pandas(self) -> Any:
-        return pandas_frame(dict(self))
+        return pandas_frame(dict(self), TYPES)
 
     def to_polars(self) -> Any:
-        return polars_frame(dict(self))
+        return polars_frame(dict(self), TYPES)
 
     def __repr__(self) -> str:
         return f"Table({len(self)} requests: {', '.join(COLUMNS)})"
