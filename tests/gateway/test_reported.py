@@ -42,10 +42,11 @@ def polled(app, **settings):
 class Bench:
     """A gateway that is not started, whose clock the test moves."""
 
-    def __init__(self, engines=3, **settings):
+    def __init__(self, engines=3, rule="snapshot", **settings):
         self.now = PS_PER_SECOND
         backends = {f"e{number}": f"http://127.0.0.1:{9000 + number}" for number in range(engines)}
-        self.app = App(asyncio.new_event_loop(), Config.load({"backends": backends}))
+        config = Config.load({"backends": backends, "signals": {"effective_load": rule}})
+        self.app = App(asyncio.new_event_loop(), config)
         self.app.clock.now_ps = lambda: self.now
         self.signals = polled(self.app, **settings)
         self.backends = self.app.fleet.members
@@ -300,15 +301,72 @@ def test_what_was_sent_since_a_page_was_made_waits_there(bench):
     rig = bench(1)
     backend, view = rig.backends[0], rig.views[0]
     rig.send()
-    routed = view.routed
+    then = view.routed, 0
     rig.send()
     rig.send()
-    rig.signals.take_page(backend, page(running=1, queued=0), routed)
+    rig.signals.take_page(backend, page(running=1, queued=0), then)
     assert (view.running, view.queued, view.effective_load) == (1, 2, 3)
     rig.send()
     assert view.effective_load == 4
     rig.signals.take_page(backend, page(running=1, queued=0))
     assert view.effective_load == 1  # a page that says nothing of its time is as of now
+
+
+def test_what_has_ended_since_the_report_is_subtracted(bench):
+    rig = bench(1, rule="outstanding")
+    backend, view = rig.backends[0], rig.views[0]
+    for _ in range(4):
+        rig.send()
+    rig.signals.take_page(backend, page(running=6, queued=1))  # three of them are another gateway's
+    rig.send()
+    assert (view.finished_since_report, view.snapshot_load, view.effective_load) == (0, 8, 8)
+    for number in (1, 2):
+        rig.app.plane.finished(rig.now, number, "completed", 7)
+    assert (view.finished_since_report, view.snapshot_load, view.effective_load) == (2, 8, 6)
+    rig.signals.take_page(backend, page(running=0, queued=0))
+    assert (view.finished_since_report, view.snapshot_load, view.effective_load) == (0, 0, 3)  # what is in flight here
+    rig.app.plane.finished(rig.now, 3, "cancelled", 0)
+    rig.pass_time(6)  # without a report, the gateway's own counts are the load
+    assert (view.finished_since_report, view.snapshot_load, view.effective_load) == (0, 2, 2)
+
+
+def test_a_request_that_is_sent_again_has_left_its_engine(bench):
+    rig = bench(2, rule="outstanding")
+    for backend in rig.backends:
+        rig.signals.take_page(backend, page(running=0, queued=0))
+    first = rig.send()
+    second = rig.app.plane.resend(rig.now, rig.requests).view
+    assert first is not second
+    assert [(view.snapshot_load, view.effective_load) for view in (first, second)] == [(1, 0), (1, 1)]
+
+
+def test_what_has_ended_since_a_page_was_made_is_subtracted(bench):
+    rig = bench(1, rule="outstanding")
+    backend, view = rig.backends[0], rig.views[0]
+    for _ in range(3):
+        rig.send()
+    rig.app.plane.finished(rig.now, 1, "completed", 7)
+    then = view.routed, rig.app.plane.places.ended(backend.place)
+    assert then == (3, 1)
+    rig.send()
+    rig.app.plane.finished(rig.now, 2, "completed", 7)
+    rig.signals.take_page(backend, page(running=2, queued=0), then)
+    assert (view.queued, view.running, view.finished_since_report, view.effective_load) == (1, 2, 1, 2)
+
+
+@pytest.mark.parametrize(("rule", "there"), [("snapshot", 12), ("outstanding", 2)])
+def test_the_default_does_not_send_requests_in_a_row_to_the_busiest_of_three(bench, rule, there):
+    """Four requests are at the first engine. The others' 16 requests each have ended since the last report."""
+    rig = bench(3, rule=rule)
+    flights = [rig.send() for _ in range(48)]
+    for backend, running in zip(rig.backends, (4, 16, 16), strict=True):
+        rig.signals.take_page(backend, page(running=running, queued=0))
+    left = [number for number, view in enumerate(flights, 1) if view is rig.views[0]][:4]
+    for number in range(1, 49):
+        if number not in left:
+            rig.app.plane.finished(rig.now, number, "completed", 7)
+    assert [view.inflight for view in rig.views] == [4, 0, 0]
+    assert [rig.send() for _ in range(12)].count(rig.views[0]) == there
 
 
 class Ticking(EngineSignals):
@@ -343,7 +401,7 @@ def test_pages_that_are_as_of_ticks_are_asked_for_behind_each_and_count_when_the
     with pytest.raises(asyncio.CancelledError):
         rig.app.clock.loop.run_until_complete(signals._follow_ticks(rig.backends[0]))
     assert signals.asked == pytest.approx([7.502, 8.002, 8.502, 9.502])  # the third took until after the next
-    assert signals.counted == [(pytest.approx(at), 0) for at in (7.52, 8.02, 9.202, 9.52)]
+    assert signals.counted == [(pytest.approx(at), (0, 0)) for at in (7.52, 8.02, 9.202, 9.52)]
 
 
 def test_the_section_is_read_strictly():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -17,7 +16,10 @@ from headway.cli import status
 from headway.errors import HeadwayError
 from headway.gateway.deciding.policy_versions import PlaneSettings
 from headway.gateway.engines.member import BackendSpec
+from headway.gateway.live_policies import read_policies
+from headway.gateway.plane import Plane
 from headway.gateway.tape import Tape, records, replay
+from headway.types import Path, Request
 
 
 def ask(gateway, number, stream=False):
@@ -34,6 +36,13 @@ def ask(gateway, number, stream=False):
 def traffic(gateway, count):
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(lambda number: ask(gateway, number, number % 3 == 0), range(count)))
+
+
+def write_journal(file, entries):
+    with file.open("wb") as out:
+        for record in entries:
+            data = msgspec.msgpack.encode(record)
+            out.write(len(data).to_bytes(4, "big") + data)
 
 
 @pytest.mark.parametrize("routing", ["lmetric", "power-of-two", "kv-aware", "session-affinity", "weighted"])
@@ -77,13 +86,37 @@ def test_a_different_decision_is_reported(live, tmp_path, capsys):
     assert "6 decisions, all equal" in capsys.readouterr().out
     head, *rest = records(file)
     changed = [[at, kind, [p[0], "e7"]] if kind == "decided" and p[0] == 3 else [at, kind, p] for at, kind, p in rest]
-    with other.open("wb") as out:
-        for record in [head, *changed]:
-            data = msgspec.msgpack.encode(record)
-            out.write(len(data).to_bytes(4, "big") + data)
+    write_journal(other, [head, *changed])
     assert status(["replay", "--json", str(other)]) == 1
     document = json.loads(capsys.readouterr().out)
     assert (document["different"], document["differences"][0]["then"]) == (1, "e7")
+
+
+def test_a_journal_names_its_rule_of_load_and_one_without_was_by_snapshots(tmp_path):
+    different = {}
+    for rule in ("snapshot", "outstanding"):
+        file = tmp_path / rule
+        settings = PlaneSettings(2, read_policies({"routing": "least-outstanding"}), effective_load=rule)
+        tape = Tape(file, settings, 10**6)
+        plane = Plane(settings, tape)
+        for place in range(2):
+            plane.join(0, place, {"id": f"e{place}", "serves": []})
+            plane.changed(0, place, "ready")
+        for number in range(4):
+            plane.arrive(number, Request(number, number, 64, Path((), ())))
+        for place, running in ((0, 2), (1, 3)):
+            plane.report(10, place, {"queued": 0, "running": running})
+        for number in (1, 3):
+            plane.finished(20, number, "completed", 1)
+        for number in range(4, 8):
+            plane.arrive(30, Request(number, 30, 64, Path((), ())))
+        tape.close()
+        assert replay(file).different == 0
+        head, *rest = records(file)
+        assert head.pop("effective_load") == rule
+        write_journal(tmp_path / "old", [head, *rest])
+        different[rule] = replay(tmp_path / "old").different
+    assert different["snapshot"] == 0 < different["outstanding"]
 
 
 def test_a_truncated_journal_is_read_up_to_its_end(live, tmp_path):
@@ -134,4 +167,4 @@ def test_a_file_that_is_not_a_journal_is_reported(tmp_path, content):
     with pytest.raises(HeadwayError, match="is not the journal of a gateway"):
         replay(file)
     with pytest.raises(HeadwayError, match="cannot be read"):
-        replay(Path(tmp_path / "none"))
+        replay(tmp_path / "none")

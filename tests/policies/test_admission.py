@@ -98,7 +98,7 @@ def test_the_signals_that_are_read_are_those_declared(entry):
     watch.on = True
     for slo_class in ("realtime", "standard", "batch") * 3:
         bench.ask(bench.request(slo_class=slo_class))
-    loads = {"routed_since_report"}  # which counts as part of a load
+    loads = {"routed_since_report", "finished_since_report"}  # which count as parts of a load
     assert watch.names - loads == {*entry.exact, *entry.reported} - loads
 
 

@@ -72,7 +72,7 @@ class Logger:
 
     def note(self, at: int, what: str, request: Request) -> None:
         exact = [tuple(getattr(view, name) for name in EXACT) for view in self.views]
-        names = ("observed_at", "routed_since_report", *REPORTED)
+        names = ("observed_at", "routed_since_report", *REPORTED, "finished_since_report")
         reported = [tuple(getattr(view, name) for name in names) for view in self.views]
         believed = self.index.matches(request.path)
         self.log.append(Look(at, self.router, what, request.id, exact, reported, believed))
@@ -161,7 +161,8 @@ def cases(draw: st.DrawFn, plain: bool = False) -> Case:
         wait = draw(st.none() | st.none() | st.sampled_from([0, 7, 100, 107, 214, 500, 907, 2000]))
         lengths = draw(st.integers(1, 100)), draw(st.integers(1, 15))
         requests.append(planned(row, at, *lengths, draw(st.integers(0, 2)), wait))
-    polling = st.builds(SignalSpec, st.sampled_from([7, 100, 130, 1000]), st.sampled_from([0, 1, 30, 350]))
+    interval, delay = st.sampled_from([7, 100, 130, 1000]), st.sampled_from([0, 1, 30, 350])
+    polling = st.builds(SignalSpec, interval, delay, effective_load=st.sampled_from(["snapshot", "outstanding"]))
     sync = draw(st.none() | st.sampled_from([1, 7, 50, 100, 300, 1000]))
     flow = {
         "name": "bands",
@@ -384,21 +385,24 @@ def test_all_routers_are_told_what_one_would_be(polling: SignalSpec | None) -> N
     told = []
     for count in (1, 3):
         log = run(Case(requests, RouterSpec(count), polling=polling, follows=False)).log
-        told.append([(look.at, look.what, look.request, [one[:1] + one[2:] for one in look.reported]) for look in log])
+        told.append(
+            [(look.at, look.what, look.request, [one[:1] + one[2:-1] for one in look.reported]) for look in log]
+        )
     assert told[0] == told[1]
     assert len({str(reported) for *_, reported in told[0]}) > 10
 
 
 @pytest.mark.parametrize("polled", [False, True])
-def test_each_router_counts_for_itself_what_it_has_sent_since_the_report(polled: bool) -> None:
+def test_each_router_counts_for_itself_what_it_has_sent_and_what_has_ended_since_the_report(polled: bool) -> None:
     requests = [planned(row, 45 * row, 10, 5, group=row) for row in range(40)]
     polling = SignalSpec(100, 15) if polled else None
     done = run(Case(requests, RouterSpec(3, 100), polling=polling, follows=False))
     came: Counter[tuple[int, int, int]] = Counter()
-    seen = 0
+    ended: Counter[tuple[int, int, int]] = Counter()
+    seen = gone = 0
     for look in done.log:
         if look.what == "route":
-            for index, (observed_at, since, *_) in enumerate(look.reported):
+            for index, (observed_at, since, *_, finished) in enumerate(look.reported):
                 assert observed_at == (max(0, (look.at - 15) // 100 * 100) if polled else None)
                 expected = sum(
                     count
@@ -407,6 +411,15 @@ def test_each_router_counts_for_itself_what_it_has_sent_since_the_report(polled:
                 )
                 assert since == expected
                 seen += since
+                # All end with a step, which a tick at that instant sees.
+                assert finished == sum(
+                    count
+                    for (router, at_index, at), count in ended.items()
+                    if polled and (router, at_index) == (look.router, index) and at > observed_at
+                )
+                gone += finished
             instance = done.simulation.recorder.instance[look.request]
             came[look.router, instance, look.at] += 1
-    assert (seen > 0) is polled
+        elif look.what == "Finished":
+            ended[look.router, done.simulation.recorder.instance[look.request], look.at] += 1
+    assert (seen > 0) is (gone > 0) is polled

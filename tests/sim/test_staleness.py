@@ -53,7 +53,7 @@ class Case(NamedTuple):
 def fields(view: InstanceView) -> Fields:
     exact = (view.inflight, view.inflight_tokens, view.pending_prefill_tokens)
     reported = (view.queued, view.running, view.kv_used, view.busy, view.watts, view.hit_rate)
-    return (*exact, view.observed_at, view.routed_since_report, *reported)
+    return (*exact, view.observed_at, view.routed_since_report, *reported, view.finished_since_report)
 
 
 class Logger:
@@ -246,7 +246,11 @@ def check_polled(case: Case, leaps: bool) -> None:
             watts = IDLE_WATTS + (BUSY_WATTS - IDLE_WATTS) * busy_share(states, origin, tick, WATTS_WINDOW)
             since = sum(count for (to, at), count in came.items() if to == index and at >= tick)
             assert view[:3] == exact[index][:3]
-            assert view[3:] == (tick, since, state.queued, state.running, state.kv_used, busy, watts, state.hit_rate)
+            assert view[3:-1] == (tick, since, state.queued, state.running, state.kv_used, busy, watts, state.hit_rate)
+            outstanding, inflight = state.queued + state.running + since - view[-1], view[0]
+            # The tick of this very instant sees ends of steps that the router has yet to hear of. Whoever hears that a
+            # request was routed, hears it before the request is at the instance.
+            assert outstanding == inflight or (tick == now and outstanding < inflight) or what == "Routed"
         if what == "Routed" and recorder.enqueued_ps[row] >= 0:
             came[recorder.instance[row], now] += 1
     assert list(recorder.finished_ps) == list(simulation.recorder.finished_ps)
@@ -285,6 +289,92 @@ def test_what_is_outstanding_counts_once_and_what_has_ended_until_the_next_repor
         (now, view[3], view[5] + view[6] + view[4], view[0]) for now, view in asked
     ]  # when, observed, load, in flight
     assert load == [(0, 0, 0, 0), (90, 0, 1, 1), (110, 0, 2, 2), (120, 100, 3, 3), (420, 400, 3, 3), (660, 600, 3, 3)]
+
+
+def loads(requests: list[Planned], polling: SignalSpec, leap: bool | str) -> list[tuple[int, int, int, int]]:
+    """When the router was asked, how many had finished since the report, the load by both rules."""
+    case = Case(requests, Fixed(7, 100), 1, 64, 1, 64, polling, 0, False, False)
+    seen: list[tuple[int, int, int, int]] = []
+
+    class Reader(Logger):
+        def route(self, request: Request, cluster: ClusterView) -> Route:
+            (view,) = cluster.instances
+            seen.append((cluster.now_ps, view.finished_since_report, view.snapshot_load, view.effective_load))
+            return Route(view.id)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(globals(), "Logger", Reader)
+        run(case, leap, polling)
+    return seen
+
+
+@pytest.mark.parametrize("leap", LEAPS)
+def test_requests_that_have_finished_since_the_report_are_subtracted(leap: bool | str) -> None:
+    """Of the four that come in the first 40 ps, one at a time takes 270 ps."""
+    requests = [planned(row, at, 10, 3, None, row) for row, at in enumerate((0, 10, 20, 30, 350, 650, 1000))]
+    polled = SignalSpec(300, effective_load="outstanding")
+    # At 350 the report of 300 has one running and two queued: one had finished before. At 1000, all four have finished,
+    # and the report of 900 has the fifth running and the sixth queued.
+    assert loads(requests, polled, leap)[4:] == [(350, 0, 3, 3), (650, 0, 3, 3), (1000, 0, 3, 3)]
+    polled = SignalSpec(1000, effective_load="outstanding")
+    assert loads(requests, polled, leap)[4:] == [(350, 1, 4, 3), (650, 2, 5, 3), (1000, 0, 3, 3)]
+    assert loads(requests, SignalSpec(1000), leap)[4:] == [(350, 1, 4, 4), (650, 2, 5, 5), (1000, 0, 3, 3)]
+
+
+@pytest.mark.parametrize("leap", LEAPS)
+def test_the_load_is_never_below_the_requests_in_flight(leap: bool | str) -> None:
+    """The first ends at 270 ps, at the tick that no longer has it, before the router hears of that."""
+    requests = [planned(0, 0, 10, 3, None, 0), planned(1, 270, 10, 3, None, 1), planned(2, 271, 10, 3, None, 1)]
+    polled = SignalSpec(270, effective_load="outstanding")
+    assert loads(requests, polled, leap) == [(0, 0, 0, 0), (270, 0, 0, 1), (271, 0, 1, 1)]
+
+
+@pytest.mark.parametrize("leap", LEAPS)
+def test_the_report_of_a_tick_has_the_request_whose_client_gives_up_at_that_tick(leap: bool | str) -> None:
+    """The second waits until its deadline at 200 ps. The third is cut off in its second step, at 420 ps, and leaves
+    with that step, at 440 ps: reports from then on do not have it."""
+    requests = [planned(0, 0, 10, 3, None, 0), planned(1, 10, 10, 3, 190, 1), planned(2, 199, 10, 30, 221, 2)]
+    requests += [planned(row, at, 10, 3, None, row) for row, at in ((3, 201), (4, 439), (5, 441), (6, 640))]
+    for interval in (200, 440):
+        seen = loads(requests, SignalSpec(interval, effective_load="outstanding"), leap)
+        truth = [0, 1, 2, 2, 2, 2, 3]  # in flight when each is asked for, of which 440 has the fourth running
+        assert [load for _, _, _, load in seen] == truth
+    assert loads(requests, SignalSpec(200, effective_load="outstanding"), leap)[3] == (201, 1, 3, 2)
+
+
+class Led:
+    """The default policy, after the first requests have gone where the test wants them."""
+
+    def __init__(self, targets: list[int]) -> None:
+        self.policy = registry.build("routing", registry.DEFAULT_POLICIES["routing"], "")
+        self.entry, self.bind, self.targets = registry.entry_of(self.policy), self.policy.bind, targets
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        if request.id < len(self.targets):
+            return Route(cluster.instances[self.targets[request.id]].id)
+        return self.policy.route(request, cluster)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("rule", "there"), [("snapshot", 12), ("outstanding", 2)])
+def test_the_default_does_not_send_requests_in_a_row_to_the_busiest_of_three(rule: Any, there: int) -> None:
+    """Reports of 500 ms show four requests at the first instance and 16 at each of the others. The others' are short
+    and have all ended when twelve more come, long before the next report."""
+    ms = 10**9
+    targets = [0] * 4 + [1] * 16 + [2] * 16
+    requests = [planned(row, 490 * ms, 10, 3 if target else 60, None, row) for row, target in enumerate(targets)]
+    requests += [planned(len(targets) + row, (900 + row) * ms, 10, 60, None, row) for row in range(12)]
+    views = [InstanceView(index, f"i{index}", kv_blocks=1000, max_batch_size=64) for index in range(3)]
+    engines = [EngineSetup(view, Fixed(ms // 4, 10 * ms), IDLE_WATTS, BUSY_WATTS) for view in views]
+    signals = SignalSpec(500 * ms, effective_load=rule)
+    setup = ClusterSetup(engines, 4, True, True, None, 0, 3, signals)
+    stages = [
+        registry.build(stage, "always" if stage == "admission" else "none", "") for stage in ("admission", "priority")
+    ]
+    fcfs = registry.build("scheduler", "fcfs", "")
+    simulation = Simulation(setup, *stages, Led(targets), fcfs, Random, None)  # type: ignore[arg-type]
+    recorder = simulation.run(OpenLoop(requests))
+    assert max(recorder.finished_ps[4:36]) < 900 * ms < min(recorder.finished_ps[:4])
+    assert list(recorder.instance[36:]).count(0) == there
 
 
 def scenario(**signals: Any) -> dict[str, Any]:

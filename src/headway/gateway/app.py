@@ -124,6 +124,7 @@ class App:
             ttl_ps=config.events.ttl_ps,
             speculative_ps=config.events.speculative_ps,
             most_failures=config.policy_failures,
+            effective_load=config.signals.effective_load,
         )
         return Plane(settings, journals=self.journals)
 

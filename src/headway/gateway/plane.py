@@ -27,7 +27,7 @@ Tape = Callable[[int, str, tuple[Any, ...]], None]
 class Plane:
     def __init__(self, settings: PlaneSettings, tape: Tape | None = None, journals: Sequence[Journal] = ()) -> None:
         self.settings, self.tape, self.block_tokens = settings, tape, settings.block_tokens
-        self.places = Places(settings.places, settings.block_tokens, settings.alone)
+        self.places = Places(settings.places, settings.block_tokens, settings.alone, settings.effective_load)
         self.views = self.places.views
         self.beliefs = Beliefs(settings.places, (), settings.ttl_ps, settings.speculative_ps)
         self.versions = PolicyVersions(settings, self.places, self.beliefs, journals)
@@ -91,7 +91,7 @@ class Plane:
         state = view.state
         control.on_finished(now_ps, request_id, "retried", 0)
         for engine in engines:
-            self.places.count(engine)
+            self.places.count_end(engine)
         group = control.groups.of(request.model)
         others = group is not None and state in SERVING and any(peer is not view for peer in group.instances)
         if others:
@@ -120,7 +120,7 @@ class Plane:
         prefill = self.control.flight(request_id).prefill
         self.control.on_handed(now_ps, request_id)
         if prefill is not None:
-            self.places.count(prefill)
+            self.places.count_end(prefill)
 
     def first_token(self, now_ps: int, request_id: int) -> None:
         self._write(now_ps, "first_token", request_id)
@@ -131,7 +131,7 @@ class Plane:
         engines = flight_views(self.control.flight(request_id))
         self.control.on_finished(now_ps, request_id, outcome, output_tokens)
         for view in engines:
-            self.places.count(view)
+            self.places.count_end(view)
 
     def give_up(self, now_ps: int, request_id: int) -> bool:
         self._write(now_ps, "give_up", request_id)
@@ -187,10 +187,11 @@ class Plane:
         self.control.instance_changed(now_ps, view.index, state)
         self.versions.stand_in(now_ps)
 
-    def report(self, now_ps: int, place: int, signals: Mapping[str, Any]) -> None:
-        """Update the signals that an engine reports."""
-        self._write(now_ps, "report", place, dict(signals))
-        self.places.report(now_ps, place, signals)
+    def report(self, now_ps: int, place: int, signals: Mapping[str, Any], finished: int = 0) -> None:
+        """Update the signals that an engine reports. `finished` is the number of requests that have ended since the
+        time of the values, if the gateway knows this time."""
+        self._write(now_ps, "report", place, dict(signals), finished)
+        self.places.report(now_ps, place, signals, finished)
         if "kv_blocks" in signals:
             self._fit(place)
 

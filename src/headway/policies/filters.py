@@ -28,7 +28,8 @@ class KvBelow:
 
 @policy("filter", "load-below", reported=("queued", "running"))
 class LoadBelow:
-    """Drops instances with an effective load above `max_load`: reported queue and batch, plus requests routed since."""
+    """Drops instances with an effective load above `max_load`: reported queue and batch, plus requests routed since;
+    with `effective_load: outstanding` less requests ended since."""
 
     max_load: Annotated[int, Bounds(0, 100_000)] = 128
 

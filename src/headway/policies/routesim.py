@@ -32,9 +32,10 @@ def least_outstanding(instances: Sequence[InstanceView]) -> InstanceView:
 class LeastOutstanding:
     """Sends each request to the instance with the fewest queued and running requests.
 
-    Load = reported queue + reported batch + requests routed since that report. Ties: lowest index. With reports that
-    are always fresh it differs from `least-loaded` only if a request ends at the instant at which another arrives: the
-    report no longer counts it, but the router's own count still does.
+    Load = reported queue + reported batch + requests routed since that report; with `effective_load: outstanding` less
+    requests ended since, but at least the requests in flight. Ties: lowest index. With reports that are always fresh
+    and `effective_load: snapshot` it differs from `least-loaded` only if a request ends at the instant at which another
+    arrives: the report no longer counts it, but the router's own count still does.
     """
 
     def route(self, request: Request, cluster: ClusterView) -> Route:

@@ -100,11 +100,15 @@ class PrefixAffinity(Prefixed):
 @policy("scorer", "queue-depth", reported=("queued", "running"))
 class QueueDepth:
     """(highest load - load) / (highest - lowest) over the candidates, 1 if all are equal. Load is the effective load:
-    reported queue and batch, plus requests routed since that report."""
+    reported queue and batch, plus requests routed since that report; with `effective_load: outstanding` less requests
+    ended since."""
 
     def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
         # This computes `effective_load` inline, because the property would take twice as long.
         loads = [view.queued + view.running + view.routed_since_report for view in candidates]
+        if candidates[0]._load_rule != "snapshot":
+            pairs = zip(loads, candidates, strict=True)
+            loads = [max(load - view.finished_since_report, view.inflight) for load, view in pairs]
         high = max(loads)
         span = high - min(loads)
         if not span:

@@ -28,6 +28,7 @@ from headway.scenario.cluster_spec import Cluster
 from headway.scenario.life_spec import Fault, Scaling, read_faults, write_faults
 from headway.scenario.pd_spec import ROLES
 from headway.types import Json
+from headway.views.instance import LoadRule
 from headway.workload.spec import WorkloadSpec
 
 DEFAULT: Final = "conversations-2026-11-17"
@@ -118,6 +119,12 @@ class SignalSpec(Struct, frozen=True):
         Duration | None,
         Doc("delay until the router's prefix indexes learn of an eviction", default="none: they learn of no eviction"),
     ] = None
+    effective_load: Annotated[
+        LoadRule,
+        "outstanding requests of an instance, as policies see them. snapshot: reported queue and batch, and requests "
+        "sent since; outstanding: the same less requests that have ended since, but at least the requests in flight",
+        QUIET,
+    ] = "snapshot"
 
     @classmethod
     def expand(cls, section: Any, where: str) -> Any:

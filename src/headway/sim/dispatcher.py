@@ -191,6 +191,8 @@ class Dispatcher:
             assert handover is not None
             if handover.computed:
                 target = handover.target
+                if self.signals.counts_ends and (prefill := self.control.flight(row).prefill) is not None:
+                    self.signals.on_ended(now, prefill, True)
                 self.control.on_handed(now, row)
                 if row in self.deadlines.jobs:
                     self.deadlines.jobs[row] = (handover.decode, target)
@@ -278,12 +280,24 @@ class Dispatcher:
                 recorder.output_tokens[row] = job.generated
             if deadlined:
                 deadlined.pop(row, None)
-            control.on_finished(now, row, OUTCOMES[outcome], job.generated)
+            if outcome == REJECTED:  # the request never reached the instance
+                control.on_finished(now, row, OUTCOMES[outcome], job.generated)
+            else:
+                self.end_flight(now, row, OUTCOMES[outcome], job.generated, not job.between_steps)
             if listener is not None:
                 listener.on_ended(job.request, now, outcome == COMPLETED)
         ended.clear()
         if self.deadlines.heap:
             self.set_timer()
+
+    def end_flight(self, now: int, row: int, outcome: str, output_tokens: int, in_step: bool) -> None:
+        """Tell the router that a request has left its instance: with a step of the instance, or between steps."""
+        if self.signals.counts_ends:
+            flight = self.control.flight(row)
+            for view in (flight.view, flight.prefill):
+                if view is not None:
+                    self.signals.on_ended(now, view, in_step)
+        self.control.on_finished(now, row, outcome, output_tokens)
 
     def tell_refused(self, now: int) -> None:
         """Report the requests that ended at the router to the traffic."""

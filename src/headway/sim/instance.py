@@ -331,7 +331,7 @@ class Instance:
         if now >= self.tick:
             self.history.record(self, now)
         if job not in self.batch.running:
-            job.expired = True
+            job.expired = job.between_steps = True
             self.withdraw(job, now)
             self.finish_expired(job)
             return self.nudge(now)
@@ -339,7 +339,7 @@ class Instance:
             job.expired = True
             self.expiring.append(job)
             return False
-        job.expired = True
+        job.expired = job.between_steps = True
         self.drop(job)
         if self.blocks.reports:
             self.view.kv_used = self.cache.held

@@ -64,6 +64,7 @@ def halt(instance: Instance, now: int) -> int:
     run.end = -1
     for job in expiring:
         if job in batch.running:
+            job.between_steps = True
             instance.drop(job)
     return last_token_ps
 

@@ -18,6 +18,7 @@ WHOLE = 1 << 60  # a number of tokens that is larger than any prompt
 class Job:
     __slots__ = (
         "awaits",
+        "between_steps",
         "blocks",
         "cached_to",
         "chunk",
@@ -71,6 +72,7 @@ class Job:
         self.counted = counted  # whether the request counts in the statistics; warm-up requests do not
         self.chunk = WHOLE  # maximum number of prompt tokens in one step, set by the scheduler
         self.expired = False  # whether the client has given up
+        self.between_steps = False  # whether the request left its instance between two steps, before its last token
         self.lost = False  # whether the instance lost the request, and the request is not retried
         self.withdrawn = False  # whether the request continues at another instance, so that this job has no outcome
         self.started = False  # whether the request's turn at the instance has come at least once

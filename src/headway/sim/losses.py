@@ -118,7 +118,7 @@ class Losses:
     def redirect(self, now: int, index: int, job: Job) -> None:
         dispatcher, row = self.dispatcher, job.row
         flight = dispatcher.control.flight(row)
-        dispatcher.control.on_finished(now, row, REDIRECTED, 0)
+        dispatcher.end_flight(now, row, REDIRECTED, 0, in_step=False)
         dispatcher.recorder.redirects[row] += 1
         if dispatcher.recorder.redirects[row] > MOST_REDIRECTS:
             wrong = f"request {row} was redirected more than {MOST_REDIRECTS:,} times without completing"
@@ -139,13 +139,13 @@ class Losses:
         dispatcher.instances[index].stats.output_tokens += job.generated
         take_back(job)
         if recorder.retries[row] == self.retries:
-            job.lost = True
+            job.lost = job.between_steps = True
             recorder.reasons[row] = why
             recorder.lost += 1
             dispatcher.cluster.ended.append(job)
             return
         flight = dispatcher.control.flight(row)
-        dispatcher.control.on_finished(now, row, RETRIED, job.generated)
+        dispatcher.end_flight(now, row, RETRIED, job.generated, in_step=False)
         recorder.retries[row] += 1
         recorder.lost_tokens += job.generated
         for column in AFRESH:

@@ -51,6 +51,7 @@ class Signals:
             tiers.down, tiers.up = MoveRate(), MoveRate()
         self.vary = "kv_used" in decides or self.power or bool(self.tiers)
         self.polled = False
+        self.counts_ends = False  # whether `on_ended` must be called
         self.kv_events: KvEvents | None = None  # set if instances report evictions to the router's prefix indexes
         self.origin = -1  # time of the first decision
         for instance in instances:
@@ -105,6 +106,9 @@ class Signals:
     def on_routed(self, now: int, view: InstanceView) -> None:
         """Do nothing, because fresh signals show the request in the instance's queue."""
 
+    def on_ended(self, now: int, view: InstanceView, in_step: bool) -> None:
+        """Do nothing, because fresh signals no longer show the request."""
+
 
 class PolledSignals(Signals):
     """Polled signals. `views` are the router's views, which show the last tick that has reached the router."""
@@ -119,11 +123,22 @@ class PolledSignals(Signals):
     ) -> None:
         super().__init__(instances, policies, scalers)
         self.vary = self.polled = True
+        # Only a policy that reads the reported load needs the number of requests that have ended since.
+        self.counts_ends = any(
+            name in (*entry.exact, *entry.reported)
+            for entry in map(entry_of, [*policies, *scalers])
+            for name in ("queued", "running", "finished_since_report")
+        )
         self.views = views
         self.polling = polling
+        self.tick = 0  # time of the tick that the views show
         self.due = -1  # time at which the values of the next tick reach the router
         # (time, view of the instance) of each request that was sent since the tick that the views show
         self.recent: deque[tuple[int, InstanceView]] = deque()
+        # (time of the last tick that shows the request, view of the instance) of each request that has ended since the
+        # tick that the views show: with a step of the instance, or between steps. Each list is in order of time.
+        self.ended_in_steps: deque[tuple[int, InstanceView]] = deque()
+        self.ended_between: deque[tuple[int, InstanceView]] = deque()
         self.histories: list[History] = []
         for tiers, _ in self.tiers:
             for tier in tiers.tiers:
@@ -145,11 +160,14 @@ class PolledSignals(Signals):
         if self.origin < 0:
             self.origin = now
         interval, delay = self.polling.poll_interval_ps, self.polling.poll_delay_ps
-        tick = max(0, (now - delay) // interval * interval)
+        self.tick = tick = max(0, (now - delay) // interval * interval)
         self.due = tick + interval + delay
         recent = self.recent
         while recent and recent[0][0] < tick:
             recent.popleft()[1].routed_since_report -= 1
+        for ended in (self.ended_in_steps, self.ended_between):
+            while ended and ended[0][0] < tick:
+                ended.popleft()[1].finished_since_report -= 1
         for tiers, owner in self.tiers:
             self.show_tiers(self.views[owner], tiers, tick, tick, tick)
         for index, instance in enumerate(self.instances):
@@ -172,3 +190,14 @@ class PolledSignals(Signals):
         """Count a request that a router has sent, and that no tick shows yet; `view` is that router's view."""
         view.routed_since_report += 1
         self.recent.append((now, view))
+
+    def on_ended(self, now: int, view: InstanceView, in_step: bool) -> None:
+        """Count a request that has left an instance, if the tick that the views show still shows it. A tick at `now`
+        sees the steps that end then: it shows only requests that leave between steps."""
+        if not in_step:
+            self.ended_between.append((now, view))
+        elif now > self.tick:
+            self.ended_in_steps.append((now - 1, view))
+        else:
+            return
+        view.finished_since_report += 1

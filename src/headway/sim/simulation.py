@@ -99,6 +99,8 @@ class Simulation:
             if setup.signals.poll_interval_ps
             else Signals(instances, stages, scalers)
         )
+        for view in setup.views:
+            view._load_rule = setup.signals.effective_load
         planes: list[ControlPlane] = []
         truth = self.cached_tokens if any(entry_of(policy).oracle for policy in stages) else None
         for number, own in enumerate([stages, *further]):

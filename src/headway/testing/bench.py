@@ -28,7 +28,8 @@ PREFIX_TOKENS: Final = 1024
 CROWD: Final = 300  # number of requests in flight on a saturated instance
 # Answers as strings: WAITS if a request is delayed or waits for an instance, and QUEUES if a request is queued.
 WAITS, QUEUES = "waits", "queues"
-FREE: Final = ("observed_at", "routed_since_report")  # signals that a policy may read without declaring them
+# signals that a policy may read without declaring them
+FREE: Final = ("observed_at", "routed_since_report", "finished_since_report")
 # Functions that read a field of a view; `Watch` does not record these reads.
 FIELDS: Final = [vars(InstanceView)[name].__get__ for name in InstanceView.__slots__]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cache, partial
-from typing import Annotated, Any, ClassVar, Final, NoReturn, Protocol
+from typing import Annotated, Any, ClassVar, Final, Literal, NoReturn, Protocol
 
 from headway.errors import HeadwayError, UndeclaredSignal
 from headway.views.signals import NOT_AVAILABLE, Signal, derived_signal, exact, reported, static, table
@@ -18,6 +18,8 @@ class Estimator(Protocol):
     def step_seconds(self, view: InstanceView, prefill_tokens: int, decodes: int, context: int) -> float: ...
 
 
+# Rules for `effective_load`: S0's formula, or the same less the requests that have ended since the report
+LoadRule = Literal["snapshot", "outstanding"]
 NO_TIERS: Final[Mapping[str, int]] = {}
 SETTINGS_OR_PAGE: Final = "the engine's settings, or its metrics page"
 PAGE_ELSE: Final = "the engine's metrics page or an agent, else "
@@ -102,6 +104,14 @@ class InstanceView:
     ] = None
     routed_since_report: Annotated[
         int, exact("count", "Requests sent there at or after the last report.", hint=True, wasm=7)
+    ] = 0
+    finished_since_report: Annotated[
+        int,
+        exact(
+            "count",
+            "Requests that have ended there since the last report, which may still count them as queued or running.",
+            hint=True,
+        ),
     ] = 0
 
     queued: Annotated[
@@ -199,12 +209,24 @@ class InstanceView:
 
     _recent: Recent | None = field(default=None, init=False)  # the router's own measurements; None: not recorded
     _estimator: Estimator | None = field(default=None, init=False)
+    _load_rule: LoadRule = field(default="snapshot", init=False)  # how `effective_load` is computed
 
     @property
-    @derived_signal("reported", "count", "routed_since_report", "queued", "running", hint=True)
-    def effective_load(self) -> int:
-        """Outstanding requests, each once: queued + running + routed_since_report."""
+    @derived_signal("reported", "count", "routed_since_report", "queued", "running")
+    def snapshot_load(self) -> int:
+        """queued + running + routed_since_report. Requests that have ended since the last report still count."""
         return self.queued + self.running + self.routed_since_report
+
+    @property
+    @derived_signal("reported", "count", "routed_since_report", "finished_since_report", "queued", "running", hint=True)
+    def effective_load(self) -> int:
+        """Outstanding requests. With `effective_load: outstanding` in `signals`: snapshot_load - finished_since_report,
+        but at least inflight; with `effective_load: snapshot`: snapshot_load."""
+        load = self.queued + self.running + self.routed_since_report
+        if self._load_rule == "snapshot":
+            return load
+        load -= self.finished_since_report
+        return load if load > self.inflight else self.inflight
 
     @property
     @derived_signal("reported", "share", "kv_used", hint=True)

@@ -28,6 +28,8 @@ VIEW = (
     "running",
     "adapters",
     "routed_since_report",
+    "finished_since_report",
+    "effective_load",
     "kv_used",
     "free_blocks",
     "free_sequences",

@@ -293,6 +293,8 @@ def draw_scenario(draws: Draws, load: Load, coinciding: bool) -> Json:
         drawn["routers"] = {"count": pick(draws, 2, 3, 5), "sync_interval": interval, "spread": spread}
     if pick(draws, False, True):
         drawn["policies"]["scheduler"] = control_draws.policy(draws, "scheduler", *SCHEDULERS)
+    if "poll_interval" in drawn.get("signals", {}):
+        drawn["signals"]["effective_load"] = pick(draws, "snapshot", "outstanding")
     return drawn
 
 

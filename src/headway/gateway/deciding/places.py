@@ -9,7 +9,16 @@ from typing import Any, Final
 
 from headway.control.model_groups import OTHER
 from headway.types import SERVING, Json
-from headway.views.instance import EXACT, MEAN_IF_MISSING, REPORTED, REPORTED_LIVE, SHARED, STATIC, InstanceView
+from headway.views.instance import (
+    EXACT,
+    MEAN_IF_MISSING,
+    REPORTED,
+    REPORTED_LIVE,
+    SHARED,
+    STATIC,
+    InstanceView,
+    LoadRule,
+)
 
 Counts = tuple[int, int, int, int]  # values of the signals in `SHARED`, for one place
 NO_COUNTS: Final[Counts] = (0, 0, 0, 0)
@@ -17,11 +26,12 @@ FREE: Final = InstanceView(0, "")  # the signals of a free place
 
 
 class Places:
-    def __init__(self, count: int, block_tokens: int, alone: bool) -> None:
+    def __init__(self, count: int, block_tokens: int, alone: bool, load_rule: LoadRule = "snapshot") -> None:
         """With `alone`, a prefill or decode engine without a partner serves whole requests."""
         self.views = tuple(InstanceView(place, "") for place in range(count))
         for view in self.views:
             view.state = "stopped"
+            view._load_rule = load_rule
         self.block_tokens = block_tokens
         self.alone, self.roles = alone, ["both"] * count  # roles of the engines by place, as specified
         self.reporting = [False] * count  # for each place: whether its engine's reports are fresh
@@ -74,20 +84,22 @@ class Places:
 
     # --- load --------------------------------------------------------------------------------------------------------
 
-    def report(self, now_ps: int, place: int, signals: Mapping[str, Any]) -> None:
+    def report(self, now_ps: int, place: int, signals: Mapping[str, Any], finished: int = 0) -> None:
+        """Show a report. `finished` is the number of requests that the report counts and that have ended since."""
         view = self.views[place]
         for name in REPORTED_LIVE:
             if name in signals:
                 setattr(view, name, signals[name])
         if "queued" in signals or "running" in signals:
             self.reporting[place] = True
-            view.routed_since_report = 0
+            view.routed_since_report, view.finished_since_report = 0, finished
         view.observed_at = now_ps
 
     def mark_stale(self, place: int, neutral: Mapping[str, float]) -> None:
         view = self.views[place]
         self.reporting[place] = False
-        view.observed_at, view.routed_since_report, view.adapters = None, 0, ()
+        view.observed_at, view.adapters = None, ()
+        view.routed_since_report = view.finished_since_report = 0
         for name in MEAN_IF_MISSING:
             setattr(view, name, neutral.get(name, 0.0))
         self.count(view)
@@ -106,6 +118,17 @@ class Places:
             view.routed_since_report += 1
         else:
             self.count(view)
+
+    def count_end(self, view: InstanceView) -> None:
+        """Count a request that has left an engine, because the engine's last report may still include it."""
+        if self.reporting[view.index]:
+            view.finished_since_report += 1
+        else:
+            self.count(view)
+
+    def ended(self, place: int) -> int:
+        """Return how many of this gateway's requests have left the engine so far."""
+        return self.views[place].routed - self.own(place)[0]
 
     # --- other gateways ----------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from headway.gateway.signals.beliefs import SPECULATIVE_PS, TTL_PS, Beliefs
 from headway.policies.context import Context
 from headway.streams import stream
 from headway.types import Json, Request
-from headway.views.instance import Estimator, InstanceView
+from headway.views.instance import Estimator, InstanceView, LoadRule
 
 MOST_FAILURES: Final = 5
 UNSERVED: Final = "503: no engine became available in time"
@@ -45,6 +45,7 @@ class PlaneSettings(Struct, frozen=True):
     ttl_ps: int = TTL_PS
     speculative_ps: int = SPECULATIVE_PS
     most_failures: int = MOST_FAILURES  # number of failed decisions after which the former policies take over
+    effective_load: LoadRule = "snapshot"  # also the rule of journals that do not name one
 
 
 class PolicyVersions:

@@ -94,7 +94,7 @@ class Stage:
         self.indexes = {figures: control.context.prefix_index(*figures) for figures in self.indexes}
         control.audience.update_indexes()
         for own, view in zip(self.views, control.ordered, strict=True):
-            own.role = view.role
+            own.role, own._load_rule = view.role, view._load_rule
 
     def want(self, figures: Figures) -> None:
         if figures not in self.indexes:

@@ -22,7 +22,7 @@ from headway.gateway.engines.follower import Follower, Poller, PollFailed, turn
 from headway.gateway.signals.reading import LOAD, Reading, clean
 from headway.gateway.signals.scrape import parse
 from headway.types import PS_PER_SECOND
-from headway.views.instance import MEAN_IF_MISSING
+from headway.views.instance import MEAN_IF_MISSING, LoadRule
 
 if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend, Fleet
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headway.gateway.plane import Plane
 
 LATE_S: Final = 0.002  # pause after a tick before polling, to allow for errors of timers and clocks
+Counts = tuple[int, int]  # numbers of requests that the gateway has sent to an engine, and that have left it
 log = logging.getLogger("headway.gateway")
 
 
@@ -50,6 +51,11 @@ class SignalSettings(Struct, frozen=True):
             default="none: each page applies when it arrives, and polls are spread over the interval",
         ),
     ] = None
+    effective_load: Annotated[
+        LoadRule,
+        "outstanding requests of an engine, as policies see them. snapshot: reported queue and batch, and requests "
+        "sent since; outstanding: the same less requests that have ended since, but at least the requests in flight",
+    ] = "snapshot"
     on: Annotated[bool, INTERNAL] = True
     short_form: ClassVar[Any] = bool  # YAML reads `off` as false
 
@@ -105,22 +111,22 @@ class EngineSignals:
         while True:
             tick = self.clock.seconds() // interval * interval + interval
             await self._until(tick)
-            routed = backend.view.routed
+            then = backend.view.routed, self.plane.places.ended(backend.place)
             await self._until(tick + LATE_S)
             if self.settings.on and backend.spec.metrics is not None:
-                await self._poll(backend, backend.spec.metrics, tick + due, routed)
+                await self._poll(backend, backend.spec.metrics, tick + due, then)
             self.check(backend)
 
     async def _until(self, at: float) -> None:
         await asyncio.sleep(max(0.0, at - self.clock.seconds()))
 
-    async def _poll(self, backend: Backend, path: str, due: float = 0.0, routed: int | None = None) -> None:
-        """Poll a page and apply it at `due`. `routed` is the number of requests sent to the engine before the tick."""
+    async def _poll(self, backend: Backend, path: str, due: float = 0.0, then: Counts | None = None) -> None:
+        """Poll a page and apply it at `due`. `then` has the counts at the tick."""
         try:
             page = await self.poller.text(backend, path)
             if due:
                 await self._until(due)
-            signals = self.take_page(backend, page, routed)
+            signals = self.take_page(backend, page, then)
         except PollFailed as error:
             self.misses += 1
             log.debug("%s: the poll failed: %s", backend.name, error)
@@ -134,16 +140,19 @@ class EngineSignals:
 
     # --- figures -----------------------------------------------------------------------------------------------------
 
-    def take_page(self, backend: Backend, page: str, routed: int | None = None) -> dict[str, Any]:
-        """Apply a metrics page. `routed` is the number of requests that the gateway had sent to the engine when the
-        engine took the values on the page. If it is given, add the requests that were sent since then to the queue."""
+    def take_page(self, backend: Backend, page: str, then: Counts | None = None) -> dict[str, Any]:
+        """Apply a metrics page. `then` has the gateway's counts when the engine took the values on the page. If it is
+        given, add the requests that were sent since then to the queue, and count those that have ended since then."""
         now, reading = self.clock.now_ps(), self.readings.setdefault(backend, Reading())
         figures = parse(page, backend.spec.engine, self.settings.watts)
         signals = reading.signals_of(figures, backend.view, self.plane.block_tokens, now)
-        if routed is not None and "queued" in signals:
+        finished = 0
+        if then is not None and "queued" in signals:
+            routed, ended = then
             signals["queued"] += backend.view.routed - routed
+            finished = self.plane.places.ended(backend.place) - ended
         reading.take(signals, now, round(self.settings.stale_s * PS_PER_SECOND), True)
-        self._report(backend, now)
+        self._report(backend, now, finished)
         return signals
 
     def take_report(self, name: str, signals: Mapping[str, Any], age_s: float = 0.0) -> None:
@@ -177,7 +186,7 @@ class EngineSignals:
             fresh = {name: reading.figures[name].value for name in MEAN_IF_MISSING if name in reading.figures}
             self.plane.stale(now, backend.place, {**neutral, **fresh})
 
-    def _report(self, backend: Backend, now: int) -> None:
+    def _report(self, backend: Backend, now: int, finished: int = 0) -> None:
         reading = self.readings[backend]
         fresh = reading.fresh(now)
         if not fresh:
@@ -185,7 +194,7 @@ class EngineSignals:
         if not reading.reporting and any(name in fresh for name in LOAD):
             reading.reporting = True
             log.info("%s: its load signals are fresh", backend.name)
-        self.plane.report(now, backend.place, {**self.neutral(now), **fresh})
+        self.plane.report(now, backend.place, {**self.neutral(now), **fresh}, finished)
 
     def neutral(self, now: int) -> dict[str, float]:
         """Return the mean of each signal over the engines that report it."""
