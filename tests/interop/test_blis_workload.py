@@ -280,6 +280,33 @@ def test_what_a_client_of_blis_cannot_do_is_refused(workload: dict[str, Any], wo
         export_workload(WorkloadSpec(requests=10, rate="1/s", **workload))
 
 
+def test_exponents_are_numbers_where_a_number_is_expected() -> None:
+    text = """
+        version: "2"
+        aggregate_rate: 1e2
+        num_requests: 1E3
+        clients:
+        - id: "1e2"
+          rate_fraction: 1e0
+          arrival: {process: gamma, cv: 25e-1}
+          input_distribution: {type: gaussian, params: {mean: 2e2, std_dev: 5.5e1, min: 1, max: 1e+4}}
+          output_distribution: {type: constant, params: {value: 8}}
+    """
+    workload = import_workload(yaml.safe_load(text), "x").document["workload"]
+    assert (workload["rate"], workload["requests"]) == ("100/s", 1000)
+    tenant = workload["tenants"]["1e2"]
+    assert tenant["arrival"] == {"process": "gamma", "cv": 2.5}
+    assert tenant["prompt_tokens"] == {"dist": "normal", "mean": 200, "std": 55, "max": 10_000}
+    with pytest.raises(HeadwayError, match="num_requests: expected a whole number, got '15e-1'"):
+        import_workload(yaml.safe_load(text.replace("1E3", "15e-1")), "x")
+
+
+@pytest.mark.parametrize("words", [("import", "blis"), ("export", "blis")])
+def test_a_missing_file_is_named_before_a_missing_option(headway: Run, words: tuple[str, ...]) -> None:
+    done = headway(*words, "nofile.yaml")
+    assert (done.returncode, done.stderr) == (2, "headway: nofile.yaml: there is no file of this name.\n")
+
+
 def test_the_command_line_takes_workloads_and_traces(headway: Run, tmp_path: Path, root: Path) -> None:
     file, scenario = tmp_path / "spec.yaml", tmp_path / "scenario.yaml"
     file.write_text(yaml.safe_dump(spec(client(name="default", prefix_group="g", prefix_length=64))))

@@ -140,16 +140,28 @@ def test_a_synthetic_trace_becomes_a_workload(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "word"),
     [
-        ({"cluster": "num_backends = 0"}, "cluster.num_backends: must be at least 1"),
+        ({"cluster": "num_backends = 0"}, "cluster.num_backends: expected a whole number of at least 1, got 0"),
         ({"cluster": 'num_backends = 2\ngpu_type = "TPU"'}, "gpu_type: 'TPU' is unknown"),
         ({"cluster": "num_backends = 2\nbackends = 3"}, "there is no such key"),
-        ({"rest": "[cluster.compute_model]\nprefill_tokens_per_sec = 0\n"}, "prefill_tokens_per_sec: must be above 0"),
+        (
+            {"rest": "[cluster.compute_model]\nprefill_tokens_per_sec = 0\n"},
+            "prefill_tokens_per_sec: expected a number above 0",
+        ),
         (
             {"rest": "[cluster.compute_model]\ndecode_throughput_saturation_batch = 1\n"},
             "decode_throughput_saturation_batch: must be at least 2",
         ),
         ({"cluster": "num_backends = 9", "rest": SPLIT}, "must be above 0 and add up to 9, got 1 and 2"),
-        ({"rest": SPLIT.replace("25.0", "0")}, "kv_transfer_bandwidth_gb_s: must be above 0"),
+        ({"rest": SPLIT.replace("25.0", "0")}, "kv_transfer_bandwidth_gb_s: expected a number above 0"),
+        (
+            {"rest": SPLIT.replace("num_layers = 40", "num_layers = 0")},
+            "num_layers: expected a whole number of at least 1",
+        ),
+        ({"rest": SPLIT.replace("300", "-300")}, "kv_transfer_latency_us: expected a whole number of at least 0"),
+        (
+            {"cluster": "num_backends = 200000"},
+            r"c\.toml: the scenario would be invalid: cluster\.instances: .* 100,000",
+        ),
         ({"trace": '\n[trace]\nformat = "csv"\n'}, "format: 'csv' is unknown"),
         ({"trace": "\n[trace]\n"}, "trace.path: is missing"),
         ({"trace": '\n[trace]\nformat = "synthetic"\n'}, "trace.rate: is missing"),
@@ -159,6 +171,25 @@ def test_a_synthetic_trace_becomes_a_workload(tmp_path: Path) -> None:
 def test_a_wrong_configuration_is_refused_at_its_place(tmp_path: Path, more: dict[str, str], word: str) -> None:
     with pytest.raises(HeadwayError, match=word):
         import_config(write(tmp_path, **more))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rate", "0"),
+        ("rate", "inf"),
+        ("duration_sec", "0"),
+        ("prompt_tokens_mean", "-5"),
+        ("prompt_tokens_std", "-1"),
+        ("gen_tokens_mean", "1e300"),
+        ("num_prefixes", "-1"),
+    ],
+)
+def test_a_synthetic_trace_out_of_range_is_refused_at_import(tmp_path: Path, key: str, value: str) -> None:
+    figures = {"rate": 20, "duration_sec": 30, "prompt_tokens_mean": 400, "gen_tokens_mean": 90, key: value}
+    lines = "\n".join(f"{name} = {figure}" for name, figure in figures.items())
+    with pytest.raises(HeadwayError, match=r"c\.toml"):
+        import_config(write(tmp_path, trace=f'\n[trace]\nformat = "synthetic"\n{lines}\n'))
 
 
 def test_an_unknown_algorithm_is_refused(tmp_path: Path) -> None:

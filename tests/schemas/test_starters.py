@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,32 @@ def test_a_scenario_of_a_trace_runs_at_once(headway: Run, tmp_path: Path, root: 
     assert ran.returncode == 0 and json.loads(ran.stdout)["requests"]["arrived"] == 9
     missing = headway("init", "scenario", "--trace", "nowhere.csv", "--force", cwd=tmp_path)
     assert missing.returncode == 2 and "nowhere.csv: there is no such trace." in missing.stderr
+
+
+def test_a_scenario_of_a_table_has_the_mapping_of_its_columns(headway: Run, tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("ts_ms,input tokens,out_tok,extra\n0,100,5,a\n250,90,6,b\n")
+    done = headway("init", "scenario", "--trace", "own.csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    check_schema(tmp_path / "scenario.yaml", "scenario")
+    document = yaml.safe_load((tmp_path / "scenario.yaml").read_text(encoding="utf-8"))
+    assert document["workload"]["trace"]["columns"] == "arrival=ts_ms:ms,prompt=input tokens,output=out_tok"
+    ran = headway("run", "scenario.yaml", "--json", cwd=tmp_path)
+    assert ran.returncode == 0 and json.loads(ran.stdout)["requests"]["arrived"] == 2
+    inspect = next(line for line in (tmp_path / "scenario.yaml").read_text().splitlines() if "trace inspect" in line)
+    words = shlex.split(inspect.partition("headway ")[2])
+    assert headway(*words, "--json", cwd=tmp_path).returncode == 0
+
+
+def test_a_scenario_of_a_table_with_unusual_columns_says_what_is_missing(headway: Run, tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("when,ptoks,out_tok\n0,100,5\n0.25,90,6\n")
+    done = headway("init", "scenario", "--trace", "own.csv", cwd=tmp_path)
+    assert done.returncode == 2 and not (tmp_path / "scenario.yaml").exists()
+    assert "No column has a usual name of arrival and prompt; the columns are when, ptoks, out_tok." in done.stderr
+    assert "--map arrival=COLUMN,prompt=COLUMN,output=out_tok" in done.stderr
+    mapping = "arrival=when:s,prompt=ptoks,output=out_tok"
+    assert headway("init", "scenario", "--trace", "own.csv", "--map", mapping, cwd=tmp_path).returncode == 0
+    ran = headway("run", "scenario.yaml", "--json", cwd=tmp_path)
+    assert ran.returncode == 0 and json.loads(ran.stdout)["requests"]["arrived"] == 2
 
 
 def test_a_gateway_is_valid_at_once(headway: Run, tmp_path: Path) -> None:

@@ -32,6 +32,14 @@ def scenario(
     model: Model = None,
     gpu: Gpu = None,
     trace: Annotated[str | None, Parameter(help="Trace to replay instead of generated requests.")] = None,
+    columns: Annotated[
+        str | None,
+        Parameter(
+            name="--map",
+            help="If the trace is your own table: its columns, such as arrival=ts_ms:ms,prompt=in_tok,output=out_tok. "
+            "Default: guessed from their names.",
+        ),
+    ] = None,
     routing: Routing = None,
     force: Force = False,
 ) -> Page:
@@ -40,6 +48,7 @@ def scenario(
     In a terminal, and without options, ask for the values.
     """
     options = {"rate": rate, "instances": instances, "model": model, "gpu": gpu, "trace": trace, "routing": routing}
+    options["columns"] = columns
     return _write("scenario", file, force, options, "headway run")
 
 
@@ -119,6 +128,8 @@ def _ask(kind: str) -> dict[str, Any]:
 
     answers: dict[str, Any] = {}
     for name, option in STARTERS[kind].options.items():
+        if not option.question:
+            continue
         default = ", ".join(option.default) if isinstance(option.default, tuple) else option.default
         print(f"{option.question} [{'none' if default is None else default}]: ", end="", file=sys.stderr, flush=True)
         answer = sys.stdin.readline().strip()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -53,18 +52,14 @@ class Table:
     def columns(self, source: Path, read_format: str | None) -> dict[str, Column] | None:
         """Return which column of the table contains which field. This is the mapping in `--map`, or a guess if the
         format is unknown and the user agrees to the guess. If the format is known, return None."""
-        from headway.workload.traces import detect
+        from headway.workload.traces import guess_mapping
         from headway.workload.traces.columns import NAME, guess_columns, parse_columns, write_columns
 
         if self.map is not None:
             return parse_columns(self.map, "--map")
         if read_format not in (None, NAME):
             return None
-        if read_format is None:
-            with contextlib.suppress(HeadwayError):
-                detect(source)
-                return None
-        guess = None if source.is_dir() else guess_columns(source)
+        guess = guess_mapping(source) if read_format is None else guess_columns(source)
         if guess is None:
             return None  # the error of the reader explains what is missing
         text = write_columns(guess)

@@ -1,7 +1,9 @@
 """Reads one section of a file strictly: an unknown key or a wrong value raises an error that names its location."""
 
+import re
 from collections.abc import Collection
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -54,11 +56,26 @@ def place_of(name: str, where: str) -> str:
 
 
 def _convert(key: Key, value: Any, where: str) -> Any:
-    try:
-        return msgspec.convert(value, key.type)
-    except (msgspec.ValidationError, OverflowError, RecursionError):
-        place = place_of(key.name, where)
-        raise HeadwayError(f"{place}: expected {describe_type(key.type)}, got {shown(value)}.") from None
+    for form in (value, _exponents_read(value)):
+        with suppress(msgspec.ValidationError, OverflowError, RecursionError):
+            return msgspec.convert(form, key.type)
+    raise HeadwayError(f"{place_of(key.name, where)}: expected {describe_type(key.type)}, got {shown(value)}.")
+
+
+EXPONENT: Final = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d{1,3}")
+
+
+def _exponents_read(value: Any) -> Any:
+    """Return a value with strings such as 1e2 as numbers, because PyYAML reads `1e2` as a string, but 1.0e+2 as a
+    number."""
+    if isinstance(value, dict):
+        return {key: _exponents_read(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_exponents_read(inner) for inner in value]
+    if not isinstance(value, str) or not EXPONENT.fullmatch(value):
+        return value
+    number = float(value)
+    return int(number) if number.is_integer() else number
 
 
 def _read_value(key: Key, value: Any, place: str) -> Any:

@@ -102,6 +102,8 @@ class MultiTurn(Struct):
 
 def is_trace(path: Path) -> bool:
     """Return whether a file is a trace. Every file counts as a trace except a YAML file without `trace_version`."""
+    if not path.exists():
+        raise HeadwayError(f"{path}: there is no file of this name.")
     if path.suffix not in (".yaml", ".yml") or not path.is_file():
         return True
     data = read_yaml(path)

@@ -4,10 +4,10 @@ import os
 import tomllib
 from math import isfinite
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from headway.config.documents import read_text
 from headway.config.section import read
@@ -15,6 +15,7 @@ from headway.config.units import duration_text
 from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
 from headway.interop import Translation, plain
+from headway.scenario.scenario import validate
 from headway.types import PS_PER_SECOND, PS_PER_US, Json
 from headway.workload.traces.source import head
 
@@ -43,37 +44,43 @@ ALGORITHMS: Final = (
 # --- keys of a configuration ----------------------------------------------------------------------------------------
 
 
+_Count = Annotated[int, Meta(ge=1)]
+_CountOrZero = Annotated[int, Meta(ge=0)]
+_Positive = Annotated[float, Meta(gt=0)]
+_PositiveOrZero = Annotated[float, Meta(ge=0)]
+
+
 class _Simulation(Struct):
     name: str = "simulation"
-    seed: int = 42
-    warmup_requests: int = 0
+    seed: _CountOrZero = 42
+    warmup_requests: _CountOrZero = 0
 
 
 class _ComputeModel(Struct):
-    prefill_tokens_per_sec: float = 50_000.0
-    decode_tokens_per_sec_batch1: float = 80.0
-    decode_throughput_saturation_batch: int = 64
-    decode_tokens_per_sec_saturated: float = 3200.0
+    prefill_tokens_per_sec: _Positive = 50_000.0
+    decode_tokens_per_sec_batch1: _Positive = 80.0
+    decode_throughput_saturation_batch: _Count = 64
+    decode_tokens_per_sec_saturated: _Positive = 3200.0
 
 
 class _Disaggregated(Struct):
     enabled: bool = False
-    prefill_backends: int = 0
-    decode_backends: int = 0
-    kv_transfer_latency_us: int = 500
-    kv_transfer_bandwidth_gb_s: float = 50.0
-    num_layers: int = 80
-    head_dim: int = 128
-    num_kv_heads: int = 8
+    prefill_backends: _CountOrZero = 0
+    decode_backends: _CountOrZero = 0
+    kv_transfer_latency_us: _CountOrZero = 500
+    kv_transfer_bandwidth_gb_s: _Positive = 50.0
+    num_layers: _Count = 80
+    head_dim: _Count = 128
+    num_kv_heads: _Count = 8
 
 
 class _Cluster(Struct):
-    num_backends: int
+    num_backends: _Count
     gpu_type: str = "H100Sxm"
-    max_batch_tokens: int = 16_384
-    max_queue_depth: int = 256
-    kv_cache_blocks: int = 32_768
-    kv_block_size: int = 16
+    max_batch_tokens: _Count = 16_384
+    max_queue_depth: _Count = 256
+    kv_cache_blocks: _Count = 32_768
+    kv_block_size: _Count = 16
     compute_model: Any = None
     disaggregated: Any = None
 
@@ -82,14 +89,14 @@ class _Trace(Struct):
     format: str = "compact_jsonl"
     path: str | None = None
     generator: str | None = None
-    rate: float | None = None
-    duration_sec: int | None = None
-    prompt_tokens_mean: float | None = None
-    prompt_tokens_std: float | None = None
-    gen_tokens_mean: float | None = None
-    gen_tokens_std: float | None = None
-    num_prefixes: int | None = None
-    prefix_len_mean: float | None = None
+    rate: _Positive | None = None
+    duration_sec: _Count | None = None
+    prompt_tokens_mean: _Positive | None = None
+    prompt_tokens_std: _PositiveOrZero | None = None
+    gen_tokens_mean: _Positive | None = None
+    gen_tokens_std: _PositiveOrZero | None = None
+    num_prefixes: _CountOrZero | None = None
+    prefix_len_mean: _Positive | None = None
 
 
 class _Config(Struct):
@@ -119,14 +126,27 @@ def import_config(
     scenario["workload"] = _Workload(source, f"{where}.trace", notes).read(file, trace, folder or Path())
     scenario["cluster"] = _cluster(cluster, split, f"{where}.cluster", notes)
     scenario["policies"] = {"routing": _routing(algorithm, split.enabled)}
+    try:
+        validate(scenario)
+    except HeadwayError as error:
+        raise HeadwayError(f"{where}: the scenario would be invalid: {error}") from None
     return Translation(scenario, notes)
 
 
 def _parse(file: Path) -> Any:
+    text = read_text(file, "TOML")
     try:
-        return tomllib.loads(read_text(file, "TOML"))
+        return tomllib.loads(text, parse_float=_finite)
+    except HeadwayError as error:
+        raise HeadwayError(f"{file}: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise HeadwayError(f"{file}: is not TOML ({str(error).rstrip('.')}).") from None
+
+
+def _finite(text: str) -> float:
+    if not isfinite(value := float(text)):
+        raise HeadwayError(f"{text} is not a finite number.")
+    return value
 
 
 def _routing(algorithm: str, disaggregated: bool) -> Any:
@@ -137,9 +157,6 @@ def _routing(algorithm: str, disaggregated: bool) -> Any:
 
 
 def _cluster(cluster: _Cluster, split: _Disaggregated, where: str, notes: list[str]) -> Json:
-    for name in ("num_backends", "max_batch_tokens", "max_queue_depth", "kv_cache_blocks", "kv_block_size"):
-        if getattr(cluster, name) < 1:
-            raise HeadwayError(f"{where}.{name}: must be at least 1, got {getattr(cluster, name)}.")
     gpu = GPUS.get(cluster.gpu_type.lower())
     if gpu is None:
         raise HeadwayError(f"{where}.gpu_type: {shown(cluster.gpu_type)} is unknown. Known: H100Sxm, A100Sxm80, L40S.")
@@ -160,10 +177,6 @@ def _cluster(cluster: _Cluster, split: _Disaggregated, where: str, notes: list[s
 
 
 def _latency(model: _ComputeModel, where: str) -> Json:
-    for name in model.__struct_fields__:
-        value = getattr(model, name)
-        if not (isfinite(value) and value > 0):
-            raise HeadwayError(f"{where}.compute_model.{name}: must be above 0, got {value:g}.")
     if model.decode_throughput_saturation_batch < 2:
         wrong = "must be at least 2. For a constant rate, set both decode rates to it"
         raise HeadwayError(f"{where}.compute_model.decode_throughput_saturation_batch: {wrong}.")
@@ -181,8 +194,6 @@ def _halves(cluster: _Cluster, split: _Disaggregated, where: str, notes: list[st
     if total != cluster.num_backends or not (split.prefill_backends and split.decode_backends):
         wrong = f"prefill_backends and decode_backends must be above 0 and add up to {cluster.num_backends}"
         raise HeadwayError(f"{where}: {wrong}, got {split.prefill_backends} and {split.decode_backends}.")
-    if not (isfinite(split.kv_transfer_bandwidth_gb_s) and split.kv_transfer_bandwidth_gb_s > 0):
-        raise HeadwayError(f"{where}.kv_transfer_bandwidth_gb_s: must be above 0.")
     notes.append("every prompt is computed on a prefill backend; RouteSim may also send whole requests to decode ones.")
     heads, width = split.num_kv_heads, split.head_dim
     shape = {"name": "routesim", "layers": split.num_layers, "hidden": heads * width, "heads": heads, "params": "1B"}

@@ -21,12 +21,14 @@ from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
 from headway.policies.bundle import STAGES, Bundle
 from headway.schemas import schema_file
+from headway.workload.traces import detect, guess_mapping
+from headway.workload.traces.columns import column_names, how_to_map, parse_columns, write_columns
 
 TRACE: Final = "trace"  # text of a scenario that replays a trace
 
 
 class Option(Struct, frozen=True):
-    """A value of a starter that the user may choose."""
+    """A value of a starter that the user may choose. Without a question, users in a terminal are not asked for it."""
 
     question: str
     default: Any
@@ -55,6 +57,7 @@ STARTERS: Final = {
         {
             **HARDWARE,
             "trace": Option("Trace to replay instead of generated requests, if any", None),
+            "columns": Option("", None),
             "routing": ROUTING,
         },
     ),
@@ -120,7 +123,7 @@ def _document(kind: str, starter: Starter, values: Mapping[str, Any], path: Path
         fields |= {"name": _scalar(path.stem), "source": textwrap.indent(_template(stage).rstrip("\n"), " " * 6)}
     elif values.get("trace") is not None:
         name = TRACE
-        fields["trace"] = _scalar(_trace(values["trace"], path))
+        fields |= _trace(values["trace"], values["columns"], path)
     text = Template(presets("starters")[name]).substitute(fields)
     _check(kind, parse_yaml(text, str(path)))
     return text
@@ -147,11 +150,30 @@ def _template(stage: str) -> str:
     return next(iter(presets(f"templates/{stage}", ".py").values()))
 
 
-def _trace(file: Any, path: Path) -> str:
+def _trace(file: Any, columns: Any, path: Path) -> dict[str, str]:
+    """Return the fields of a starter that replays a trace. If it is a table of the user's own, it needs a mapping of
+    its columns: the one in `columns`, or a guess."""
     trace = Path(str(file)).expanduser()
     if not trace.exists():
         raise HeadwayError(f"{file}: there is no such trace.")
-    return str(file) if path.parent == Path() else str(trace.absolute())
+    fields = {"trace": _scalar(str(file) if path.parent == Path() else str(trace.absolute())), "columns": "", "map": ""}
+    guess = guess_mapping(trace) if columns is None else None
+    if columns is None and guess is None:
+        _check_known(trace)
+        return fields
+    mapping = write_columns(parse_columns(columns, "columns") if guess is None else guess)
+    note = "" if guess is None else "  # guessed from the names of the columns"
+    return fields | {"columns": f"    columns: {_scalar(mapping)}{note}\n", "map": f" --map {shlex.quote(mapping)}"}
+
+
+def _check_known(trace: Path) -> None:
+    """Raise if the format of a trace is unknown. If it is a table, the error says how to map its columns."""
+    try:
+        detect(trace)
+    except HeadwayError as error:
+        if column_names(trace):
+            raise HeadwayError(f"{trace.name}: the format is unknown. {how_to_map(trace, '--format')}") from None
+        raise error
 
 
 def _scalar(value: Any) -> str:

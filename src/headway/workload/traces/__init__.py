@@ -4,6 +4,7 @@ Every module of this package that defines `FORMAT` is a format.
 """
 
 import pathlib
+from contextlib import suppress
 from importlib import import_module
 from itertools import islice
 from pkgutil import iter_modules
@@ -16,7 +17,7 @@ from headway.config.schema import Names
 from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
 from headway.workload.traces.columns import NAME as TABLE
-from headway.workload.traces.columns import REQUIRED, column_names, how_to_map
+from headway.workload.traces.columns import REQUIRED, Columns, column_names, guess_columns, how_to_map
 from headway.workload.traces.record import Format, Options, Reader
 from headway.workload.traces.source import check_ordinary, check_text, head
 from headway.workload.traces.table import Trace
@@ -66,6 +67,15 @@ def detect(path: pathlib.Path, ask: str = "--format") -> str:
     if not names and len(column_names(path)) >= len(REQUIRED):
         raise HeadwayError(f"{wrong} If it is a table of your own, map its columns. {mapping} Otherwise s{choice}.")
     raise HeadwayError(f"{wrong} S{choice}; or, if it is a table of your own, map its columns. {mapping}")
+
+
+def guess_mapping(path: pathlib.Path) -> Columns | None:
+    """If the format of a file is unknown, guess which column of the table has which field. If the format is known, or
+    a required field has no column, return None."""
+    with suppress(HeadwayError):
+        detect(path)
+        return None
+    return None if path.is_dir() else guess_columns(path)
 
 
 def open_trace(
