@@ -182,6 +182,23 @@ def test_counts_are_right_after_a_failure_during_a_decision(wrong):
     assert counts == {(0, 0, 0)}
 
 
+def test_a_policy_that_writes_to_a_view_fails_and_changes_nothing(tmp_path):
+    file = tmp_path / "greedy.py"
+    file.write_text(
+        "from headway.types import Route\n\n\nclass Greedy:\n    def route(self, request, cluster):\n"
+        "        cluster.instances[1].inflight = 0\n        return Route(cluster.instances[1].id)\n"
+    )
+    plane = Plane(PlaneSettings(2, read_policies({"routing": f"{file}:Greedy"})))
+    errors = []
+    plane.versions.on_failure = lambda arm, error: errors.append(str(error))
+    for place in range(2):
+        plane.join(0, place, {"id": f"e{place}", "serves": []})
+        plane.changed(0, place, "ready")
+    answer = plane.arrive(1, Request(0, 1, 64, Path((1,), (64,))))
+    assert isinstance(answer, Flight) and answer.reason.startswith("fallback")
+    assert errors[0].startswith("policies: Greedy writes to InstanceView.inflight of e1 in greedy.py line 6, at request 0.")
+
+
 def test_a_rejection_is_not_a_failure(tmp_path):
     file = tmp_path / "closed.py"
     file.write_text(

@@ -238,21 +238,29 @@ def test_one_wrong_policy_ends_a_comparison_too_and_is_named(tmp_path: Path, sta
 def test_a_policy_that_writes_to_a_view_fails_the_run() -> None:
     class Cheat:
         def route(self, request: Any, cluster: Any) -> Any:
-            cluster.instances[0].inflight -= 1
+            first = cluster.instances[0]
+            object.__setattr__(first, "inflight", first.inflight - 1)  # which the lock of the views does not notice
             return headway.Route(cluster.instances[0].id)
 
     with pytest.raises(HeadwayError, match=r"instance-0 shows -3 requests in flight but has 0\. A policy must not"):
         headway.simulate({"workload": {"requests": 3, "rate": "1/s"}}, routing=Cheat())
 
 
-def test_a_policy_that_narrows_the_candidates_does_so_for_no_other_request() -> None:
+def test_a_policy_that_narrows_the_candidates_is_told_so_or_does_so_for_no_other_request() -> None:
     seen = []
 
     class Narrow:
+        first = 0
+
         def route(self, request: Any, cluster: Any) -> Any:
             seen.append(len(cluster.instances))
-            cluster.instances = cluster.instances[:1]
+            if request.id >= self.first:
+                cluster.instances = cluster.instances[:1]
             return headway.Route(cluster.instances[0].id)
 
-    headway.simulate({"workload": {"requests": 3, "rate": "1/s"}, "cluster": {"instances": 4}}, routing=Narrow())
-    assert seen == [4, 4, 4]
+    scenario = {"workload": {"requests": 203, "rate": "1/s"}, "cluster": {"instances": 4}}
+    with pytest.raises(HeadwayError, match=r"Narrow writes to ClusterView\.instances .* at request 0\."):
+        headway.simulate(scenario, routing=Narrow())
+    Narrow.first = 200  # the views are no longer locked
+    headway.simulate(scenario, routing=Narrow())
+    assert seen == [4] * 204

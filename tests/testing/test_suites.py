@@ -166,7 +166,7 @@ class FromThree(Plain):
     ("policy", "test"),
     [
         (Dice, "test_the_same_inputs"),
-        (Scribbler, "changes a view"),
+        (Scribbler, r"Scribbler writes to InstanceView\.queued of instance-0 in test_suites\.py line \d+, at request 0\."),
         (ReadsTooMuch, "reads kv_used"),
         (Last, "the lowest_index|not to instance-0"),
         (WrongKind, "route must return a Route"),
@@ -212,7 +212,12 @@ def test_a_part_or_stage_that_breaks_a_promise_is_told_which() -> None:
         def scale(self, pool: Any) -> Scale:
             return Scale(1)
 
+    class Rewrites:
+        def scale(self, pool: Any) -> None:
+            pool.pending = 0
+
     for stage, policy, text in (
+        ("scaling", Rewrites, r"Rewrites writes to PoolView\.pending of pool .* for pool pool at 30 s"),
         ("scorer", Loud, "scores must be from 0 to 1"),
         ("filter", Shuffles, "keep changes the list of candidates"),
         ("admission", Moody, "different decisions the second time"),

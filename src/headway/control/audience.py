@@ -6,6 +6,7 @@ from typing import Any
 
 from headway.control.flights import Flight
 from headway.control.router_state import RouterState, kept_signals
+from headway.control.view_lock import ViewLock
 from headway.policies.context import Context
 from headway.policies.prefix_index import PrefixIndex
 from headway.types import Request
@@ -37,6 +38,7 @@ class Audience:
         self.indexes: list[PrefixIndex] = []
         self.state: RouterState | None = None
         self.signals: dict[str, None] = {}
+        self.lock: ViewLock | None = None  # set while the views are locked during calls of policies
 
     def join(self, now_ps: int, policies: Sequence[Any], flights: dict[int, Flight]) -> None:
         """Bind these policies and send them all events from now on. For each request in flight, they first receive
@@ -44,14 +46,14 @@ class Audience:
         for policy in policies:
             bind = getattr(policy, "bind", None)
             if bind is not None:
-                bind(self.context)
+                self._call(policy, bind, self.context)
         self.show(now_ps, kept_signals(policies), flights)
         self.update_indexes()
         joining = [policy.observe for policy in policies if hasattr(policy, "observe")]
         for flight in flights.values():
             for observe in joining:
                 for event in _history(now_ps, flight):
-                    observe(event)
+                    self._call(_policy_of(observe), observe, event)
         self.observers += joining
 
     def dismiss(self, policies: Sequence[Any]) -> None:
@@ -81,11 +83,20 @@ class Audience:
         self.cluster.now_ps = event.at_ps
         for observe in self.observers:
             try:
-                observe(event)
+                if self.lock is None:
+                    observe(event)
+                else:
+                    self._call(_policy_of(observe), observe, event)
             except (Exception, SystemExit) as error:
                 if self.on_error is None:
                     raise
                 self.on_error(observe, error)
+
+    def _call(self, policy: Any, method: Callable[[Any], None], argument: Any) -> None:
+        if self.lock is None:
+            method(argument)
+        else:
+            self.lock.call(policy, method, argument)
 
     def on_dequeued(self, request: Request) -> None:
         if self.state is not None:
@@ -139,6 +150,10 @@ class Audience:
     def on_changed(self, now_ps: int, view: InstanceView, was: str) -> None:
         if self.observers:
             self.notify(InstanceChanged(now_ps, view, was))
+
+
+def _policy_of(observe: Observe) -> Any:
+    return getattr(observe, "__self__", observe)
 
 
 def _history(now_ps: int, flight: Flight) -> list[Event]:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 from msgspec import Meta, Struct
 
 from headway.config.keys import Duration, PositiveDuration
+from headway.control.view_lock import ViewLock
 from headway.errors import HeadwayError
 from headway.policies.answers import check_scale
 from headway.policies.scaling.thresholds import Static
@@ -102,6 +103,7 @@ class Autoscaler:
         self.moving: dict[int, int] = {}  # id of a redirected request -> time of its first token
         self.start_ps = self.checked_ps = 0
         self.next_ps = NEVER
+        self.lock: ViewLock | None = ViewLock([view for pool in self.pools for view in pool.views], pools=self.pools)
         if triggers is not None:
             for pool in self.pools:
                 pool.high, pool.low = triggers.high, triggers.low
@@ -226,7 +228,7 @@ class Autoscaler:
             pool.sample(now_ps)
             if self.triggers is not None and self.triggers.rate_change is not None:
                 pool.last_rate = pool.rate(self.window_ps / PS_PER_SECOND)
-            answer = policy.scale(pool)
+            answer = self.ask(policy, pool)
             before = target = pool.replicas
             reason = ""
             if answer is not None:
@@ -236,6 +238,15 @@ class Autoscaler:
             if after != before:
                 decisions.append(Decision(number, before, after, reason or f"bounds: {after} replicas", cause))
         return decisions
+
+    def ask(self, policy: Any, pool: PoolView) -> Any:
+        lock = self.lock
+        if lock is None:
+            return policy.scale(pool)
+        lock.left -= 1
+        if not lock.left:
+            self.lock = None
+        return lock.call(policy, policy.scale, pool)
 
 
 def longest(policy: Any) -> int:

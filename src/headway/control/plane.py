@@ -36,6 +36,7 @@ from headway.control.flights import QUEUED, Answer, Decision, Flight, Flights, T
 from headway.control.journal import UNFORCED, Forced, Journal
 from headway.control.model_groups import ModelGroups
 from headway.control.stages import Guard, Stages
+from headway.control.view_lock import ViewLock
 from headway.control.waiting_room import DELAYED, RESCUED, WaitingRoom
 from headway.policies.answers import check_priority, is_number, wrong_answer
 from headway.policies.context import Context
@@ -90,6 +91,7 @@ class ControlPlane:
         self.groups = ModelGroups(context.instances)
         on_error = None if guard is None else guard.observer_failed
         self.audience = Audience(context, self.cluster, on_indexes, on_error)
+        self._lock_views()
         self.waiting = WaitingRoom(context, self.groups, self.flow, patience_ps, self.audience.on_dequeued)
         self.unserved = Unserved(unserved or self._too_late)
         self.audience.join(0, [admission, priority, self.stages.routing, *self.waiting.queues()], {})
@@ -133,10 +135,17 @@ class ControlPlane:
         if not group.instances:
             self.waiting.strand(now_ps, request, group)
             return None
-        verdict = stages.admission.admit(request, cluster)
+        lock = self.lock
+        if lock is None:
+            verdict = stages.admission.admit(request, cluster)
+        else:
+            verdict = lock.call(stages.admission, stages.admission.admit, request, cluster)
         if verdict is not ADMIT and not isinstance(verdict, Admit):
             return self._refuse(now_ps, request, verdict, stages)
-        priority = stages.priority.prioritise(request, cluster)
+        if lock is None:
+            priority = stages.priority.prioritise(request, cluster)
+        else:
+            priority = lock.call(stages.priority, stages.priority.prioritise, request, cluster)
         if priority is not NO_PRIORITY:
             check_priority(stages.priority, priority, request)
             cluster.priority = priority
@@ -151,6 +160,7 @@ class ControlPlane:
 
     def _refuse(self, now_ps: int, request: Request, verdict: Reject | Delay, stages: Stages) -> Reject | None:
         stages.check_verdict(verdict, request)
+        self._count_locked()
         for journal in self.journals:
             journal.on_refused(now_ps, request, verdict)
         if not isinstance(verdict, Delay):
@@ -169,7 +179,11 @@ class ControlPlane:
         return self.guard.route(now_ps, request, stages, partial(self._choose, now_ps, request, priority))
 
     def _choose(self, now_ps: int, request: Request, priority: Priority, stages: Stages) -> Flight | Reject:
-        decision = stages.routing.route(request, self.cluster)
+        if self.lock is None:
+            decision = stages.routing.route(request, self.cluster)
+        else:
+            decision = self.lock.call(stages.routing, stages.routing.route, request, self.cluster)
+            self._count_locked()
         if self.forced and request.id in self.forced:
             decision = self._force(request, decision)
         if isinstance(decision, Route):
@@ -200,6 +214,18 @@ class ControlPlane:
             return decision
         right = "route must return a Route, as in Route(view.id), or a Reject"
         raise wrong_answer("policies.routing", stages.routing, right, decision, request)
+
+    def _lock_views(self) -> None:
+        """Lock the views during the next calls of policies, because new policies decide."""
+        self.lock: ViewLock | None = ViewLock(self.ordered, self.cluster)
+        self.audience.lock = self.lock
+
+    def _count_locked(self) -> None:
+        """Count a decision during which the views were locked."""
+        if self.lock is not None:
+            self.lock.left -= 1
+            if not self.lock.left:
+                self.lock = self.audience.lock = None
 
     def _force(self, request: Request, decision: Any) -> Any:
         """Return the forced decision in place of the policy's decision. The policy is still asked first, so that its
@@ -351,6 +377,7 @@ class ControlPlane:
     def join(self, now_ps: int, policies: Sequence[Any]) -> None:
         """Bind further policies and send them all events from now on. For each request in flight, they first receive
         events as if the request were routed now."""
+        self._lock_views()
         self.audience.join(now_ps, policies, self.flights.by_id)
 
     def show(self, now_ps: int, names: Sequence[str]) -> None:

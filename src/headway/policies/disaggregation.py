@@ -128,6 +128,7 @@ class Pairing:
         """Set the policies of the two halves and the decider. The pairing gets the catalogue entry of `whole`, except
         that it declares the signals that the two policies and the decider read."""
         self.parts = (prefill, decode, decider)
+        self._parts = [inner for part in self.parts for inner in (part, *getattr(part, "_parts", ()))]
         self.entry = combine_entries(whole, self.parts)
         self.split = 0  # number of requests with a prefill instance and a decode instance
         self.whole = 0  # number of requests on one instance
@@ -234,7 +235,6 @@ class Pair(Pairing):
                 raise HeadwayError(f"{PLACE}.{role}: a policy that chooses pairs cannot be one half of a pair.")
         decider = registry.build("decider", self.decider, f"{PLACE}.decider")
         self.assemble(type(self), halves[0], halves[1], decider)
-        self._parts = [inner for part in self.parts for inner in (part, *getattr(part, "_parts", ()))]
 
     @property
     def seeks_prefixes(self) -> bool:

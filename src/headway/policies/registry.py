@@ -367,6 +367,11 @@ def outside(cls: type) -> bool:
     return not cls.__module__.startswith("headway.")
 
 
+def ours(policy: Any) -> bool:
+    """Return whether a policy and all its parts are classes of Headway."""
+    return not any(outside(type(part)) for part in (policy, *getattr(policy, "_parts", ())))
+
+
 def check_methods(stage: str, policy: Any, where: str) -> None:
     """Check that a user's policy has the methods of its stage, with the right number of arguments."""
     if not outside(type(policy)):

@@ -42,7 +42,7 @@ class _PartSuite(RouterSuite):
 
     def start(self, bench: Bench) -> tuple[Any, ControlPlane]:
         part = self.make()
-        bench.guard(part, "bind", "observe", registry.METHODS[self.stage])
+        bench.record_reads(part, "bind", "observe", registry.METHODS[self.stage])
         return part, bench.plane(routing=_Asking(part, partial(self.ask, part), bench.transcript))
 
     def first_answer(self) -> list[Any]:
