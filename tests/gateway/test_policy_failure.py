@@ -196,7 +196,9 @@ def test_a_policy_that_writes_to_a_view_fails_and_changes_nothing(tmp_path):
         plane.changed(0, place, "ready")
     answer = plane.arrive(1, Request(0, 1, 64, Path((1,), (64,))))
     assert isinstance(answer, Flight) and answer.reason.startswith("fallback")
-    assert errors[0].startswith("policies: Greedy writes to InstanceView.inflight of e1 in greedy.py line 6, at request 0.")
+    assert errors[0].startswith(
+        "policies: Greedy writes to InstanceView.inflight of e1 in greedy.py line 6, at request 0."
+    )
 
 
 def test_a_rejection_is_not_a_failure(tmp_path):

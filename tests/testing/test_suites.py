@@ -166,7 +166,10 @@ class FromThree(Plain):
     ("policy", "test"),
     [
         (Dice, "test_the_same_inputs"),
-        (Scribbler, r"Scribbler writes to InstanceView\.queued of instance-0 in test_suites\.py line \d+, at request 0\."),
+        (
+            Scribbler,
+            r"Scribbler writes to InstanceView\.queued of instance-0 in test_suites\.py line \d+, at request 0\.",
+        ),
         (ReadsTooMuch, "reads kv_used"),
         (Last, "the lowest_index|not to instance-0"),
         (WrongKind, "route must return a Route"),

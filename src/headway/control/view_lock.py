@@ -41,7 +41,9 @@ class ViewLock:
     def __init__(
         self, instances: Sequence[InstanceView], cluster: ClusterView | None = None, pools: Sequence[PoolView] = ()
     ) -> None:
-        self.instances, self.cluster, self.pools = instances, cluster, pools
+        self.instances: Sequence[Any] = instances
+        self.pools: Sequence[Any] = pools
+        self.cluster: Any = cluster
         self.left = DECISIONS
         self.trusts = True
         self._tenants: _LockedTenants | None = None
@@ -84,7 +86,7 @@ class ViewLock:
 
     def _unlock(self) -> None:
         for view in self.instances:
-            _set(view, "__class__", view._plain)  # type: ignore[attr-defined]
+            _set(view, "__class__", view._plain)
         for pool in self.pools:
             _unlock(pool)
         cluster = self.cluster
@@ -194,7 +196,9 @@ def _written(policy: Any, field: str, subject: Any, error: Exception | None = No
     frames = [] if error is None else list(walk_tb(error.__traceback__))
     callers = [frame.f_locals.get("self") for frame, _ in frames]
     parts = (*callers, policy, *getattr(policy, "_parts", ()))
-    name = next((type(part).__name__ for part in parts if part is not None and outside(type(part))), type(policy).__name__)
+    name = next(
+        (type(part).__name__ for part in parts if part is not None and outside(type(part))), type(policy).__name__
+    )
     place = ""
     if frames:
         frame, line = frames[-2] if isinstance(error, WriteRefused) else frames[-1]
