@@ -40,7 +40,7 @@ class Path(Struct, eq=False, gc=False):
             keys = self.keys  # `keys` and `ends` have equal lengths; `strict=True` would be slower
             stops = [end // size for end in self.ends]
             runs = list(zip(keys, stops))  # noqa: B905
-            if stops and (not stops[0] or len(set(stops)) < len(stops)):  # some runs contain the last token of no block
+            if stops and (not stops[0] or len(set(stops)) < len(stops)):  # some runs contain no block's last token
                 before = [0, *stops]
                 runs = [run for run, last in zip(runs, before) if run[1] > last]  # noqa: B905
             self._blocks = tuple(runs)

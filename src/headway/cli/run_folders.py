@@ -65,7 +65,7 @@ def summarize(
         counters=counters,
         strategy=strategy,
     )
-    # The summary is printed unchanged, because it is Markdown, which a program may read.
+    # Print the summary unchanged: it is Markdown, and a program may read it.
     return summary.document() if as_json else Page([], summary.text.rstrip("\n"))
 
 

@@ -120,7 +120,7 @@ def beside(file: str, document: str | Path) -> str:
     try:
         path = Path(document).parent / Path(file).expanduser()
         return str(path.absolute()) if path.is_file() else file
-    except (OSError, RuntimeError):  # the path is too long or `~user` is unknown: reading the file raises later
+    except (OSError, RuntimeError):  # path too long, or unknown `~user`: the error is raised when the file is read
         return file
 
 

@@ -56,7 +56,7 @@ class Unit(Struct, frozen=True):
     write: Callable[[Any], Any]
     suffix: str = ""  # suffix of the names of the fields that have this unit, such as "_ps"
     show: Callable[[Any], str] | None = None  # returns a shorter form of a value for tables; None: no shorter form
-    form: Form | None = None  # the values in a file, for schemas; default: those of the field's type
+    form: Form | None = None  # form of the value in a file, for schemas; None: the form of the field's type
 
 
 class Doc(Struct, frozen=True):
@@ -150,7 +150,7 @@ def write_value(key: Key, value: Any) -> Any:
         return None if value is None else key.unit.write(value)
     if key.section is None or value is None:
         return msgspec.to_builtins(value)
-    resolved = getattr(value, "resolved", None)  # a section may define a method for its own form in a file
+    resolved = getattr(value, "resolved", None)  # a section may define a method `resolved`
     return write(value) if resolved is None else resolved()
 
 

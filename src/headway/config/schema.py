@@ -19,7 +19,8 @@ from headway.config.keys import Form, Key, Unit, keys_of, write_value
 from headway.types import Json
 
 DRAFT: Final = "http://json-schema.org/draft-07/schema#"
-BELOW: Final = re.compile(r"[,;:]? (?:see )?(?:listed )?below\b|[,;] below$")  # refers to the page, not to the schema
+# Phrases that refer to a place further down on a documentation page. Schemas omit them.
+BELOW: Final = re.compile(r"[,;:]? (?:see )?(?:listed )?below\b|[,;] below$")
 PLAIN: Final[dict[Any, Json]] = {
     int: {"type": "integer"},
     float: {"type": "number"},
@@ -51,7 +52,7 @@ class Definitions:
     def refer(self, name: str, make: Callable[[], Json]) -> Json:
         """Return a reference to the part with this name. If the part is not defined yet, `make` defines it."""
         if name not in self.parts:
-            self.parts[name] = {}  # the part may refer to itself
+            self.parts[name] = {}  # define the name first, because the part may refer to itself
             self.parts[name] = make()
         return {"$ref": f"#/definitions/{name}"}
 

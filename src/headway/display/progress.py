@@ -23,8 +23,8 @@ from typing import Any, Final, Protocol, Self
 PATIENCE_S = 2.0
 FRAME_S = 0.2
 SWITCH = "HEADWAY_PROGRESS"  # name of an environment variable; if its value is "off", no lines are printed
-KERNEL: Final = "IPython"  # no dependency: the kernel of a notebook has imported it
-LINE_S = 10.0  # interval in seconds of the lines that replace the bar if stderr is not a terminal
+KERNEL: Final = "IPython"  # name of a module that the kernel of a notebook has imported; Headway does not depend on it
+LINE_S = 10.0  # seconds between two printed lines; they replace the bar if stderr is not a terminal
 
 
 class Screen(Protocol):
@@ -155,7 +155,7 @@ class Bar:
 
     def __enter__(self) -> Self:
         if isinstance(self.screen, NotebookScreen):
-            context = contextvars.copy_context()  # which cell the bar belongs to
+            context = contextvars.copy_context()  # the context says to which notebook cell the bar belongs
             self._thread = threading.Thread(target=context.run, args=(self._tick,), name="progress", daemon=True)
             self._thread.start()
         elif _timer_is_free():
@@ -177,7 +177,7 @@ class Bar:
 
     def _draw(self) -> None:
         now = time.monotonic()
-        if now < self._due_s or not self._drawing.acquire(blocking=False):  # the signal may arrive during a drawing
+        if now < self._due_s or not self._drawing.acquire(blocking=False):  # a signal may interrupt a drawing
             return
         try:
             self._due_s = now + self._frame_s

@@ -115,7 +115,7 @@ class PathContent:
         seed, first = stable("tokens", self.key(block)), block * self.size
         return [mix(seed, first + number) % MADE_UP for number in range(self.size)]
 
-    def add_output(self, tokens: int) -> None: ...  # do nothing: the output's blocks have the output's key
+    def add_output(self, tokens: int) -> None: ...  # do nothing: `key` returns `output_key` for all output blocks
 
 
 Content = TokenContent | PathContent

@@ -295,7 +295,7 @@ class Room:
         self._timer_ps = at
         if at < NEVER:
             left = self.origin + self.seconds(at) - self.loop.time()
-            # Round up to milliseconds, because uvloop rounds down and would ring too early.
+            # Round up to milliseconds, because uvloop rounds down and would call `_ring` too early.
             self._timer = self.loop.call_later(max(0, math.ceil(left * 1000)) / 1000, self._ring)
 
     def _ring(self) -> None:

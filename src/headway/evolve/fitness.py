@@ -18,7 +18,7 @@ from headway.results.statistics import mean_of
 FAILED: Final = -10.0  # gain of a failed case, and the lower limit of every gain
 MOST: Final = 10.0
 COMPLETED: Final = "requests.completed"
-# Figures to maximize that every lost request already lowers. All other figures cover only completed requests.
+# Prefixes of figures that already fall with every lost request. All other figures cover only completed requests.
 COUNT_LOSSES: Final = ("throughput.", "requests.", "rates.", "sessions.", "slo.goodput")
 Figures = Mapping[str, float | None]
 

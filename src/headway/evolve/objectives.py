@@ -43,7 +43,7 @@ class Objective(Struct, frozen=True):
         return total if math.isfinite(total) else None
 
 
-# The figures that can rank runs. Those of one tenant, class or kind, and those in another spelling, are valid too.
+# The figures that can rank runs. Figures of one tenant, class or kind, and other spellings of a figure, are valid too.
 FIGURE: Final = Names(lambda: [path for path in every_figure() if best_way(path)], rf"-|^({'|'.join(GROUPS)})\.")
 FigureWeights = Annotated[dict[str, float], "weights by figure"]
 

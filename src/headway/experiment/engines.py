@@ -56,7 +56,7 @@ def _equal(spec: Engines, ids: list[str], first: int, pool: str, serves: tuple[s
         )
         for index in range(first, first + spec.bounds()[1])
     ]
-    for engine in setups[spec.instances :]:  # instances that scaling may start
+    for engine in setups[spec.instances :]:  # instances that the autoscaler may start
         engine.view.state = "stopped"
     return setups
 

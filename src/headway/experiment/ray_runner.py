@@ -231,7 +231,7 @@ def _knock(ray: Any, address: str) -> None:
     host, _, port = address.removeprefix(CLIENT).rpartition(":")
     host = host.strip("[]")
     if not address.startswith(CLIENT) and host in ("localhost", "127.0.0.1", "::1"):
-        host = ray.util.get_node_ip_address()  # the address that Ray uses instead
+        host = ray.util.get_node_ip_address()  # Ray replaces a loopback address with this address
     try:
         socket.create_connection((host, int(port)), KNOCK_S).close()
     except OSError as error:

@@ -104,7 +104,7 @@ def digest_of(name: str) -> Digest:
 class Hasher:
     """Hashes the bytes of prompts, for models without a tokenizer."""
 
-    exact = False  # whether the KV events of engines give the same keys
+    exact = False  # whether a prompt's keys equal the keys computed from engines' KV events
     unread = 0  # number of prompts hashed by bytes although the model has a tokenizer
 
     def __init__(self, settings: TokenSettings) -> None:

@@ -13,7 +13,7 @@ from headway.interop import plain
 from headway.types import PS_PER_SECOND, PS_PER_US, Json
 
 PREFIX_TOKENS: Final = 50  # BLIS's default length of a shared prefix, in tokens
-MOST_PROMPTS: Final = 10_000  # each system prompt becomes a tenant
+MOST_PROMPTS: Final = 10_000  # maximum number of system prompts, because each becomes a tenant
 CLIENT_TIMEOUT_US: Final = 300_000_000  # BLIS's default timeout of clients that wait for answers
 
 

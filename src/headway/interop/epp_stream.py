@@ -53,7 +53,7 @@ class Pick(Exchange):
             self.client.name_target(self, backend)
             return
         with self.services.plane.confine(self.services.clock.now_ps(), self.request, places) as enough:
-            if enough:  # when a request leaves the queue, it is routed among all engines, so route it again
+            if enough:  # a queued request was routed among all engines, so route it again among the allowed ones
                 self._retry("not allowed")
                 return
         self.refuse(503, "none of the endpoints that the gateway allows can serve this request", outcome="failed")

@@ -148,7 +148,8 @@ def _step(row: dict[str, Any], where: str, gpu: Gpu, model: str | None, parts: d
     if not tokens:
         raise HeadwayError(f"{where}: batch and new_tokens are both 0, but a step computes at least one token.")
     read = context * part.kv_bytes * part.layers
-    if not any(matmul.experts > 1 for matmul in part.matmuls):  # with experts, a step reads an unknown fraction
+    # In a mixture of experts, a step reads an unknown fraction of the weights.
+    if not any(matmul.experts > 1 for matmul in part.matmuls):
         read += part.weight_bytes - part.head.weights * part.head.bytes_a_weight
     least = read / gpu.bandwidth * 1e6
     if us < least:

@@ -58,7 +58,7 @@ class PrefixIndex:
         # For each instance: key of a run -> ends of all pieces named (key, end). The piece at the run's front is last.
         self._fronts: list[dict[int, list[int]]] = [{} for _ in range(instances)]
         self._sizes = [0] * instances
-        self._holes = False  # whether an instance may hold a run without all runs before it
+        self._holes = False  # whether an instance may hold a run without holding all runs before it
         # For each instance: key of a run -> (end of the blocks on the GPU, end of those on the GPU or in CPU memory).
         self._moved: list[dict[int, tuple[int, int]]] = [{} for _ in range(instances)]
         self._shared: list[list[SharedStore]] = []  # shared stores of each instance; empty if there are none
@@ -368,7 +368,7 @@ class PrefixIndex:
             fronts[key] = ends
             pieces[(key, end)] = start
         else:
-            for old in ends:  # pieces that end after `end` remain only after a removal
+            for old in ends:  # after a removal, the last piece may still have the name (key, old end)
                 del pieces[(key, old)]
             pieces[key] = start
             pieces.move_to_end(key)

@@ -113,7 +113,7 @@ class Parameter(msgspec.Struct, frozen=True):
     type: Any
     default: Any
     bounds: Bounds | None
-    form: Form | None = None  # the values in a file, for schemas, if the type does not say it
+    form: Form | None = None  # form of the values in a file, for schemas; None: the type determines the form
 
 
 # The catalogue. Each value is an entry, or a function that makes the entry when a caller first looks it up.

@@ -67,7 +67,7 @@ class Decided(Struct, frozen=True):
 
     count: int
     step: int  # distance between decisions that were read: 1 means every decision
-    # Scorer -> its weight times the chosen candidate's score minus the mean score of the candidates.
+    # Scorer -> its weight times the difference between the chosen candidate's score and the mean of all candidates.
     contributions: dict[str, float]
     estimated: Regrets
     true: Regrets | None

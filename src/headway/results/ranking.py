@@ -17,7 +17,7 @@ from headway.types import Json
 Named = tuple[str, Json]
 
 MANY: Final = 12  # maximum number of names that an error lists
-# The facts of an empty run, whose summary has every path.
+# The facts of an empty run. Its summary contains every figure.
 NOTHING: Final = RunFacts(started_ps=0, ended_ps=0, block_tokens=1, warmup=0, policy_metrics={})
 
 

@@ -24,7 +24,7 @@ class RequestColumns:
 
     __slots__ = ()
 
-    # Columns of strings, such as this one, have the code of each string, as in `names`.
+    # This column and other columns of strings store codes. `names` maps each string to its code.
     tenant: Annotated[Numbers, "i", 0]
     slo_class: Annotated[Numbers, "i", 0]
     session: Annotated[Numbers, "i", -1]
@@ -95,7 +95,7 @@ class Recorder(RequestColumns):
         self.names = {name: {} for name in NAMED}
         self.names["slo_class"][USUAL_CLASS] = 0
         self.retried = 0  # number of requests with which clients retried an unsuccessful request
-        # Number of tokens that instances generated for requests which they then lost and which were retried.
+        # Number of tokens that instances generated for requests that they lost and that were then retried.
         self.lost_tokens = 0
         self.not_issued = 0  # number of turns that sessions planned but never sent
         self.abandoned = 0  # number of turns in `not_issued` that followed an unsuccessful turn
@@ -108,8 +108,8 @@ class Recorder(RequestColumns):
         self.events: list[Batch | KvMove] | None = None  # None: not recorded, because the run has no full trace
         self.lost = 0  # number of requests that failed because their instance stopped
         # Gaps between successive tokens of a request. Each sequence of steps has four integers: the first gap, the
-        # increment per step, the number of steps, and the number of requests. A negative number of requests removes
-        # gaps that were recorded before, of a request that does not count after all.
+        # increment per step, the number of steps, and the number of requests. If the gaps of a request were recorded
+        # and the request is then excluded, an entry with a negative number of requests removes them.
         self.gaps = array("q")
 
     def record_arrival(self, at_ps: int, request: Request) -> None:

@@ -95,7 +95,7 @@ class Places:
 
     def levels(self, instance: int) -> Iterator[tuple[int, int, int]]:
         """Yield the time and the numbers of running and waiting requests of an instance, at each change."""
-        changes: list[int] = []  # each change is one integer with the bits of: time, running or waiting, begin or end
+        changes: list[int] = []  # each integer encodes a time, running or waiting, and begin or end
         for _, begun, until in self.waits(instance):
             changes += (begun << 2 | WAITING << 1 | 1, until << 2 | WAITING << 1)
         for stay in self.stays(instance):

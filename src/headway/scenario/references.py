@@ -101,5 +101,5 @@ def _scorers(text: str, change: Change) -> Any:
         return text
     try:
         return _each(scorer_list(text), change)
-    except HeadwayError:  # reading the section reports the error later
+    except HeadwayError:  # the same error is reported later, when the section is read
         return text

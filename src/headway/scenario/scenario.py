@@ -32,7 +32,7 @@ from headway.views.instance import LoadRule
 from headway.workload.spec import WorkloadSpec
 
 DEFAULT: Final = "conversations-2026-11-17"
-ENDINGS: Final = (".yaml", ".yml", ".json")  # of scenario files; any other file is a trace
+ENDINGS: Final = (".yaml", ".yml", ".json")  # extensions of scenario files; any other file is a trace
 MOST_ROUTERS: Final = 1024
 STAGES: Final = tuple(DEFAULT_POLICIES)
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -47,7 +47,7 @@ class Seeds(Struct, frozen=True):
     workload: Annotated[Seed, "seed of arrivals, lengths and contents"] = 0
     simulation: Annotated[Seed, "seed of policies, routers and scaling"] = 0
     jitter: Annotated[Seed, "seed of step times"] = 0
-    short_form: ClassVar[Any] = Seed  # for all of them
+    short_form: ClassVar[Any] = Seed  # one number is the seed of all three
 
     @classmethod
     def expand(cls, value: Any, where: str) -> Any:

@@ -13,7 +13,8 @@ class Adapters:
     def __init__(self, slots: int, load_ps: int) -> None:
         self.slots = slots
         self.load_ps = load_ps  # time to load one adapter
-        self.users: dict[str, int] = {}  # loaded adapter -> number of its running requests; last used is last
+        # Loaded adapter -> number of its running requests. The most recently used adapter is last.
+        self.users: dict[str, int] = {}
         self.used = 0  # number of adapters with running requests
         self.loaded = 0  # number of adapter loads so far
         self.loading_ps = 0  # time that adapter loads add to the next step

@@ -82,7 +82,7 @@ class Losses:
         bound, self.bound[index] = self.bound[index], {}
         for row in sorted(bound):
             job = bound[row]
-            # The client has given up: the request ends anyway with the current step of this or of its prefill instance.
+            # The client has given up, so the request ends with the current step of this or its prefill instance.
             if job.expired or (job.awaits is not None and job.awaits.source.expired):
                 continue
             where = index

@@ -60,7 +60,9 @@ class RunPlanner:
         self.blocks = blocks
         self.adapters = adapters
         self.walks = walks  # whether each run is a single step
-        self.cuts = cuts  # cuts runs at random steps, for tests that cuts do not change results; otherwise None
+        # Random stream of the steps at which runs are cut, for tests which check that cuts do not change results. None:
+        # runs are not cut.
+        self.cuts = cuts
         self.pace = Pace(latency)
         self.paced_until = NEVER  # time until which `step_times` is valid
         self.step_times = latency.run

@@ -74,7 +74,7 @@ class StepScheduler:
             else:
                 once = True
                 self.make_room(0)
-        # After a preemption, no request enters unless the batch is empty: then ready requests may own all the blocks.
+        # After a preemption, requests enter only if the batch is empty. Then ready requests may own all the blocks.
         if (self.waiting or self.ready) and not (shut or (once and batch.running)):
             once = self.admit(now)
             view = self.view

@@ -176,7 +176,8 @@ class Tiers:
         cache = self.cache
         assert isinstance(cache, RankedCache)
         for tier in reversed(self.tiers):
-            own = 0 if self.eager or tier.shared else 1  # a copy that stays in the store has counted this use already
+            # If the store keeps its copy, its use count already includes this load.
+            own = 0 if self.eager or tier.shared else 1
             for key, first, last, _ in content:
                 for left, right, _, _, count, _ in tier.store.within(key, first, last):
                     cache.lift(key, left, right, count + own)

@@ -58,7 +58,7 @@ def _forms() -> dict[str, Any]:
     }
 
 
-# What a file may have for a duration that is drawn: a duration, or a distribution.
+# Valid values of a drawn duration in a file: a duration, or a distribution.
 FORM: Final = Form.of(Later("duration", lambda: Form.of(DURATION, Variants("dist", _forms, bare=False))))
 Durations = Annotated[Any, FORM]
 

@@ -133,12 +133,13 @@ class _ModelKeys(Struct, frozen=True):
     kinds: Annotated[Any, Form.of(list[KindSpec]), "several kinds of sessions, by weight"] = None
 
 
-# What a file may have for models: weights by name, or a list.
+# Valid values of models in a file: weights by name, or a list.
 ModelsSpec = Annotated[Any, Form.of(dict[str, float], list[str | _ModelKeys])]
 
 
 def parse(spec: object, where: str, turns: Any = None) -> AnyKind:
-    """Read a kind from its name or its mapping. `turns` is the default of the key `turns`, which a completion lacks."""
+    """Read a kind from its name or its mapping. If the mapping does not set `turns`, the argument `turns` is used. A
+    completion has no key `turns`, so the argument is ignored."""
     name, rest = split_kind(spec, where, "kind", KINDS, "kind", "kind of request")
     if turns is not None and name != "completion":
         rest.setdefault("turns", turns)

@@ -209,7 +209,7 @@ KINDS: Final[dict[str, type[Profile]]] = {
 }
 
 
-# What a file may have for a profile. A mapping with `segments` needs no `type`.
+# Valid values of a profile in a file. A mapping with `segments` needs no `type`.
 ProfileSpec = Annotated[
     Any, Form.of(Later("profile", lambda: Form.of(Variants("type", lambda: KINDS), Part(Segments))))
 ]

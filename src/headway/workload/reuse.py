@@ -49,7 +49,7 @@ class Caches:
         self._tail_first = order == "tail-first"  # if true, all ids below are negated
         self._limits = [capacity for capacity in capacities if capacity is not None]
         self._floors = [0] * len(capacities)
-        self._live = [0] * len(self._limits)  # number of blocks in each cache, which are those at or above its floor
+        self._live = [0] * len(self._limits)  # number of blocks in each cache: the blocks at or above its floor
         self._buckets: dict[int, Stretches] = {}
         self._stretches = 0
         self._now = 0

@@ -111,7 +111,7 @@ KINDS: Final[dict[str, type[Shape]]] = {
 }
 
 
-# What a file may have for a length: a number, or a distribution.
+# Valid values of a length in a file: a number, or a distribution.
 Lengths = Annotated[Any, Form.of(Later("length", lambda: Form.of(Tokens, Variants("dist", lambda: KINDS, bare=False))))]
 
 

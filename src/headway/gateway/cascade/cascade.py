@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from headway.types import Request
 
 MARK: Final = b"x-headway-cascade: "
-# After `confident_tokens` events and this many more, the cascade judges the answer, even if fewer than
+# The cascade judges an answer after `confident_tokens` + UNKNOWN_EVENTS events at the latest, even if fewer than
 # `confident_tokens` tokens have a log-probability.
 UNKNOWN_EVENTS: Final = 64
 HELD_BYTES: Final = 2 * 1024 * 1024
 LONGEST_LINE: Final = 4 * 1024 * 1024
 FINAL: Final = (429, 504)  # statuses of limits, shedding and deadlines: after these, asking another model is useless
-# The states of the current step: what the cascade does with the answer of its model.
+# States of the current step. Each state says what the cascade does with the answer of the step's model.
 ASKED, HELD, COLLECTED, DROPPED, PASSED, STRIPPED = range(6)
 
 

@@ -330,7 +330,7 @@ def _read_changes(line: bytes, revision: int) -> Changes | None:
         raise HistoryLost(f"etcd: revision {revision} was compacted.")
     if news.canceled:
         raise EtcdError(f"etcd: the watch was canceled ({news.cancel_reason}).")
-    if news.created and news.revision < revision - 1:  # the watch would wait until etcd reaches it
+    if news.created and news.revision < revision - 1:  # otherwise the watch would wait for this revision
         raise HistoryLost(f"etcd: this server never reached revision {revision - 1}.")
     return Changes(news.revision, news.events) if news.events else None
 

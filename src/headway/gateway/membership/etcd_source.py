@@ -65,7 +65,7 @@ class EtcdSource:
         self.gateway = settings.gateway or f"{socket.gethostname()}:{port}"
         self.nodes: dict[str, Node] = {}  # valid nodes in etcd, by name
         self.offered: dict[str, BackendSpec] = {}  # specifications of the nodes that the fleet has accepted, by name
-        self.cordons: dict[str, bytes] = {}  # values of etcd's cordon keys, by node; the admin API may set others
+        self.cordons: dict[str, bytes] = {}  # values of etcd's cordon keys, by node; the admin API may set more cordons
         self._revisions: dict[str, int] = {}  # revision of the last change of each node
         self._read: dict[str, tuple[dict[str, Any], BackendSpec]] = {}  # last document and specification of each node
         self._news: dict[str, float] = {}  # age of the new signals in seconds, by node

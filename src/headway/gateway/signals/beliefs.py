@@ -43,7 +43,8 @@ class Dates:
     __slots__ = ("ends", "rest_ps")
 
     def __init__(self) -> None:
-        # Times by the key of a prompt's last block, oldest first. A prompt that a later prompt contains has no entry.
+        # Send time of each prompt, by the key of its last block, oldest first. If a later prompt contains a prompt,
+        # only the later one has an entry.
         self.ends: OrderedDict[int, int] = OrderedDict()
         # Send time of the prompt whose last block was evicted most recently. Its other blocks may remain.
         self.rest_ps = 0
@@ -190,7 +191,7 @@ class Beliefs:
         first, stop = start // size, end // size
         if first == stop:
             return
-        last = first * size - 1  # last token of the preceding block of the index
+        last = first * size - 1  # index of the last token before the block `first`
         if last >= 0:
             while (above := publisher.blocks.get(parent)) is not None and above[1] > last:
                 parent = above[0]

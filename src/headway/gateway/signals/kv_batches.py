@@ -91,7 +91,7 @@ class Counts(Struct):
     replayed: int = 0  # number of batches received in replays
     restarts: int = 0
     orphans: int = 0  # number of blocks whose parent is unknown
-    strangers: int = 0  # number of removed blocks that the ledger does not know as stored
+    strangers: int = 0  # number of removed blocks that the ledger did not have
     elsewhere: int = 0  # number of events about memory other than the GPU's
     adapters: int = 0  # number of blocks of adapters without a name
     salted: int = 0  # number of blocks whose content depends on more than their tokens

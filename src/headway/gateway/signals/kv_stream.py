@@ -24,7 +24,8 @@ RANKS: Final = 256  # maximum number of publishers (ranks) of an engine
 PART: Final = 32  # maximum number of blocks applied in one step
 HELD_BACK: Final = 4096  # maximum number of batches that wait for a replay
 HELD_BACK_BYTES: Final = 64 * 1024 * 1024
-Todo = tuple[str, Iterator[Raw]]  # the new trust before these events ("": unchanged), and the events
+# Events to apply, after the trust to set before them ("": leave the trust unchanged).
+Todo = tuple[str, Iterator[Raw]]
 
 
 @dataclass(slots=True)

@@ -43,7 +43,8 @@ class Roofline:
         compute = (2·active_params·tokens + 4·heads·head_dim·layers·(prefill pairs + decode context)) / (FLOP/s·tp·mfu)
         memory = (weight bytes + KV bytes·(decode context + past and tokens of every chunk)) / (bandwidth·tp·mbu)
 
-    Both terms grow linearly along a run of steps. The run ends before the smaller term becomes the larger one.
+    Both terms grow linearly from one step to the next. A run of steps ends before the smaller term would become the
+    larger one.
     """
 
     __slots__ = ("_chunk", "_compute", "_decode", "_kv", "_memory", "_pair", "_token")

@@ -19,7 +19,7 @@ class Bucket(Struct, eq=False):
     every picosecond refills a whole number of them, so the balance is an integer."""
 
     at_ps: int
-    left: int  # number of parts left; negative if waiting requests have already paid from future refills
+    left: int  # balance in these fractions; negative if waiting requests have already paid from future refills
 
 
 @policy("admission", "token-bucket", reported=())
@@ -43,7 +43,8 @@ class TokenBucket:
     max_wait_s: Annotated[float, Bounds(0, 1_000_000)] = 60.0  # maximum delay of a request, in seconds
 
     def bind(self, context: Context) -> None:
-        self.flow, parts = Fraction(str(self.rate)).as_integer_ratio()  # `flow`: number of parts that refill per ps
+        # `flow` is the number of fractions that are refilled per picosecond. `unit` is the number of fractions in 1.
+        self.flow, parts = Fraction(str(self.rate)).as_integer_ratio()
         self.unit = parts * PS_PER_SECOND
         self.full = self.burst * self.unit
         self.longest_ps = int(Fraction(str(self.max_wait_s)) * PS_PER_SECOND)

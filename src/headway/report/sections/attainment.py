@@ -26,7 +26,7 @@ def attainment(group: str, rows: Sequence[Json], served: str, colours: Palette) 
 
 
 GROUPS: Final = (("classes", "class"), ("tenants", "tenant"))
-MOST: Final = 12  # maximum number of groups in a chart, which shows the groups with the most requests
+MOST: Final = 12  # maximum number of groups in a chart; the groups with the most requests are shown
 ROWS: Final = 200  # maximum number of rows in a table
 
 

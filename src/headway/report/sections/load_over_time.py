@@ -12,9 +12,9 @@ from headway.report.over_time import busiest
 from headway.results.records import group_by
 from headway.types import PS_PER_SECOND, Json
 
-INSTANCES: Final = 48  # maximum number of rows in a heat map, which shows the busiest instances
+INSTANCES: Final = 48  # maximum number of rows in a heat map; the busiest instances are shown
 APART: Final = 4  # if the peak loads of runs differ by more than this factor, each heat map has its own scale
-PANELS: Final = 4  # maximum number of heat maps of one kind, which show the baseline and the best runs
+PANELS: Final = 4  # maximum number of heat maps of one kind; the baseline and the best runs are shown
 TRACE: Final = "To see the use of the KV caches over time, run with `--trace decisions -o FOLDER`."
 
 

@@ -97,8 +97,8 @@ def text_of(parts: Parts) -> str:
 
 
 def phrase(template: str, *facts: Fact | Parts, of: Any = None, source: str = "") -> Parts:
-    """Fill a template. Each `{}` takes the next fact or phrase. Each `{name:kind}` takes that value of the mapping or
-    object `of`, as a fact of this kind with the source `source.name`."""
+    """Fill a template. Each `{}` is replaced by the next fact or phrase. Each `{name:kind}` is replaced by a fact. Its
+    value is the entry or attribute `name` of `of`, `kind` sets its format, and its source is `source.name`."""
     if template.count("{}") != len(facts):
         raise ValueError(f"{template!r} has {template.count('{}')} places for {len(facts)} facts.")
     rest = iter(facts)

@@ -154,7 +154,7 @@ def _record(row: Row, place: str, at_ps: int) -> Record:
     if prompt != own + shared:
         extra["input_tokens"] = own
     if not output:
-        extra["output_tokens"] = 0  # the request failed, but every replayed request generates at least one token
+        extra["output_tokens"] = 0  # the request failed; a record always has at least one output token
     return Record(
         prompt,
         max(output, 1),

@@ -21,10 +21,11 @@ EXCEL_2100: Final = 73_051
 DAY_PS: Final = 86_400 * PS_PER_SECOND
 PS_2100: Final = (EXCEL_2100 - EXCEL_1970) * DAY_PS
 UNITS: Final = {"s": PS_PER_SECOND, "ms": 10**9, "us": 10**6, "ns": 10**3, "ps": 1, EXCEL: DAY_PS}
-EPOCHS: Final = ((10**17, "ns"), (10**14, "us"), (10**11, "ms"), (10**8, "s"))  # minimum of a date in each unit
-DATED_PS: Final = 10**8 * PS_PER_SECOND  # a time from here on counts from 1970
+# (smallest number that is read as a date, unit of that date)
+EPOCHS: Final = ((10**17, "ns"), (10**14, "us"), (10**11, "ms"), (10**8, "s"))
+DATED_PS: Final = 10**8 * PS_PER_SECOND  # times from this value on count from 1970
 EMPTY: Final = ("", "null", "none", "nan", "na", "n/a", "-")
-MOST: Final = Decimal(10) ** 30  # no valid value is larger, and its digits could fill the memory
+MOST: Final = Decimal(10) ** 30  # no valid value is larger; the digits of a larger number could fill the memory
 DIGITS: Final = 18  # maximum number of digits that `int` converts directly
 SEPARATOR: Final = r"[.,' \u00a0\u202f]"
 # Groups of thousands: two or more of them, or one before decimal places with another separator.

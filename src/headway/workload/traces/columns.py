@@ -113,7 +113,7 @@ def _usual_columns(path: pathlib.Path) -> Columns:
     columns: Columns = {}
     for field, usual in FIELDS.items():
         match = next((plain[name] for name in usual if name in plain), None)
-        if match is not None and field != "duration":  # its unit cannot be guessed from its values
+        if match is not None and field != "duration":  # the unit of a duration cannot be guessed
             columns[field] = Column(match)
         elif field in TIMES:
             with_unit = {f"{name}{unit}": unit for name in usual for unit in UNITS}

@@ -84,7 +84,7 @@ def _names_only_full_blocks(first: list[bytes], size: int) -> bool:
     for line in first:
         try:
             row = msgspec.json.decode(line, type=Row)
-        except msgspec.MsgspecError:  # reported when the file is read; the last line may be incomplete
+        except msgspec.MsgspecError:  # ignore the error: the last of these lines may be incomplete
             return False
         tokens = row.input_tokens if row.input_length is UNSET else row.input_length
         if row.hash_ids is UNSET or tokens is UNSET:

@@ -139,8 +139,8 @@ def in_order(starts: array[int], items: Iterable[tuple[int, T]]) -> Iterator[tup
 #
 # A lane is a sequence of requests: those of a session itself, or those of a sub-agent that the session started. The
 # lane of a sub-agent is a branch of its parent lane. The first request of a branch waits for the latest request of its
-# parent lane. After a branch has ended, the parent's first request waits for that branch. Requests are added in order
-# of their start.
+# parent lane. The parent lane's first request after the end of a branch waits for that branch. Requests are added in
+# order of their start.
 
 
 class Lane:

@@ -62,7 +62,7 @@ class Counts(Struct):
     spans: int = 0
     requests: int = 0
     errors: int = 0  # number of failed calls, including failed calls that count as requests
-    passed_over: int = 0  # number of spans that are no model calls
+    passed_over: int = 0  # number of spans that are not model calls
 
 
 Call = tuple[Record, int, str]  # (request, its end in ns since 1970, its location for errors)

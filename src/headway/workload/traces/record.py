@@ -91,9 +91,9 @@ class Options(Struct, frozen=True):
 
     block_tokens: int | None = None
     limit: int | None = None  # maximum number of requests to read, from the start of the file
-    start: Any = None  # servegen, whose requests are drawn: start of the drawn period, as in 10h or in seconds
-    duration: Any = None  # servegen: length of the drawn period
-    seed: int = 0  # servegen: random seed of the drawn requests
+    start: Any = None  # for servegen, which draws requests: start of the drawn period, in seconds or with a unit
+    duration: Any = None  # for servegen: length of the drawn period
+    seed: int = 0  # for servegen: random seed of the drawn requests
     columns: dict[str, Column] | None = None  # for a user's own table: the column of each field
     skip_bad: bool = False  # for a user's own table: whether to skip invalid rows
     ask: str = "--format"  # for errors: what sets the format, an option or the path of a scenario's key

@@ -102,7 +102,8 @@ def _what_is_missing(requests: int, missing: dict[str, int]) -> str:
 def _requests(path: pathlib.Path) -> Iterator[tuple[int, str, Open]]:
     """Yield each request with its position in the log, as soon as its answer is complete or the log ends."""
     waiting: dict[str, tuple[int, Open]] = {}
-    details: dict[str, list[int] | None] = {}  # prompts of requests whose line `Received request` follows
+    # Request id -> prompt, for requests whose line `Received request` has not been read yet.
+    details: dict[str, list[int] | None] = {}
     years = 0
     last_s = 0
     for number, line in lines(path):

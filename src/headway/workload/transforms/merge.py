@@ -30,7 +30,7 @@ Timed = tuple[int, int, Record]  # (time, number of the trace, record)
 
 
 def _nested() -> Form:
-    from headway.workload.transforms import TRANSFORMS_FORM  # this module is a part of it
+    from headway.workload.transforms import TRANSFORMS_FORM  # imported here, because it imports this module
 
     return TRANSFORMS_FORM
 
