@@ -57,7 +57,7 @@ def contenders(scenario: Scenario, policies: Any = None, stage: str = "routing")
     aside: dict[str, str] = {}
     whole = isinstance(policies, str) and policies.strip() == ALL
     if whole or policies is None:
-    # Policies that need only a name. A pair policy also needs pairs of instances, and a blank policy a source.
+        # Policies that need only a name. A pair policy also needs pairs of instances, and a blank policy a source.
         listed = [entry for entry in registry.entries(stage) if not entry.blank]
         entries = [entry for entry in listed if pairs or not getattr(entry.make, "pairs", False)]
         names: list[Any] = [entry.name for entry in entries if whole or entry.kind == "policy"]
