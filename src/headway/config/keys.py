@@ -38,8 +38,8 @@ QUIET: Final = object()  # marks a key that resolved copies omit if it has its d
 
 
 class Form(Struct, frozen=True, eq=False):
-    """The values that are valid in a file, for a key whose field has another type, such as `Any`. The alternatives are
-    types, forms of `headway.config.schema`, or JSON Schemas. Only the generation of schemas uses a form."""
+    """The valid values of a key in a file, if the type of its field, such as `Any`, does not describe them. The
+    alternatives are types, forms of `headway.config.schema`, or JSON Schemas. Only schema generation uses a form."""
 
     alternatives: tuple[Any, ...]
 

@@ -18,8 +18,8 @@ Observe = Callable[[Event], None]
 
 
 class Audience:
-    """The receivers of a router's events. `state` records the router's past. It is None until a policy that reads a
-    part of the past joins."""
+    """The receivers of a router's events. `state` records the router's past. While no policy reads this past, `state`
+    is None."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""How results are displayed (in a terminal, in a notebook, as data frames), and how long work shows its progress."""
+"""How results are displayed (in a terminal, in a notebook, as data frames), and how progress is shown."""

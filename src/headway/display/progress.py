@@ -214,8 +214,8 @@ def _timer_is_free() -> bool:
 
 @contextlib.contextmanager
 def watch(progress: Any, bar: Callable[[], Bar]) -> Iterator[Any]:
-    """Yield the function to report progress to: the caller's `progress` if it is a function, the bar if it is true and
-    there is a terminal or a notebook, else None."""
+    """Yield the function that receives reports of progress. If `progress` is a function, yield it. If `progress` is
+    true and there is a terminal or a notebook, yield the bar. Otherwise yield None."""
     if callable(progress):
         yield progress
     elif progress and os.environ.get(SWITCH) != "off" and (in_notebook() or in_terminal()):

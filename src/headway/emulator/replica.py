@@ -51,7 +51,8 @@ class Replica:
         self.held_bytes = 0  # total size of the request bodies in memory, in bytes
         self.clients: dict[ClientConnection, None] = {}
         self.draining = False
-        # `left` is the number of requests that will still fail or, before a crash, of tokens that will still be sent.
+        # `left` counts the requests that will still fail. With `crash-after-tokens`, it counts the tokens before the
+        # crash.
         self.fault, self.left = NO_FAULT, 0
         self.heal: asyncio.TimerHandle | None = None
         self.port = 0

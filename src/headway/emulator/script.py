@@ -56,8 +56,8 @@ class Script:
 
 
 def choose_call(tools: list[dict[str, Any]] | None, choice: str | dict[str, Any] | None, seed: int) -> Call | None:
-    """Return the function call that the request's `tool_choice` requires, of a named function or of any function. If it
-    requires no call, return None."""
+    """Return the function call that the request's `tool_choice` requires: a call of the named function, or of any
+    function. If no call is required, return None."""
     functions = [function for tool in tools or [] if isinstance(function := tool.get("function") or {}, dict)]
     if isinstance(choice, dict):
         function = choice.get("function")

@@ -1,5 +1,5 @@
-"""Run candidates on cases. Each simulation runs in its own process. If the cache has its result, no simulation is
-needed."""
+"""Run candidates on cases. Each simulation runs in its own process. If the cache already has a result, it is not
+simulated again."""
 
 from collections.abc import Callable, Sequence
 from hashlib import blake2b

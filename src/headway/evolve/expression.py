@@ -15,7 +15,7 @@ from typing import Final
 from msgspec import Struct
 
 NUMBER, CONDITION = "number", "condition"
-CONSTANT, TRUTH = "constant", "truth"  # names of leaves that have a value; simplification removes every truth value
+CONSTANT, TRUTH = "constant", "truth"  # names of leaves with a fixed value; simplification removes all truth values
 BRANCH: Final = "if"
 DIGITS: Final = 3  # significant digits of a constant
 Path = tuple[int, ...]  # path from the root to a subtree: the index of the argument at each level

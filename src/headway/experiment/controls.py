@@ -149,8 +149,8 @@ def controls(
     workers: int | None = None,
     progress: Progress | bool = True,
 ) -> Controls:
-    """Run a scenario with `lmetric`, `load-only`, `sticky` and `unified`, and again with `lmetric` and at most eight
-    turns of each session, on `workers` processes. The scenario's own routing policy is ignored."""
+    """Run a scenario with `lmetric`, `load-only`, `sticky` and `unified`. Then run `lmetric` again with at most eight
+    turns of each session. The runs use `workers` processes. The scenario's own routing policy is ignored."""
     loaded = Scenario.load(scenario, overrides)
     resolved = loaded.resolved()
     loaded = replace(loaded, policies=replace(loaded.policies, routing="random"))  # ignore the scenario's parameters

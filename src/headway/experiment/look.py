@@ -103,11 +103,12 @@ def inspect_trace(
     skip_bad: bool = False,
     progress: Progress | bool = True,
 ) -> TraceFigures:
-    """Return the figures of a trace file: rate, lengths, sessions, and its reuse in LRU caches of these `capacities`
-    (in blocks of the trace; None means unlimited) with each number of `instances`. A cache uses a prompt's blocks in
-    the `order` first-to-last, or tail-first, as an engine releases them. `seed`, `start` and `duration` are for a
-    format that draws its requests at random. `columns` maps fields to the columns of a table of your own, as in
-    {"arrival": "ts_ms:ms", "prompt": "in_tok", "output": "out_tok"}; `skip_bad` skips its wrong rows."""
+    """Return the figures of a trace file: rate, lengths, sessions, and the hits in LRU caches. There is one result for
+    each of the `capacities` (in blocks of the trace; None means unlimited) and each number of `instances`. The `order`
+    in which a cache uses the blocks of a prompt is first-to-last or, as in an engine, tail-first. `seed`, `start` and
+    `duration` are for a format that draws its requests at random. `columns` maps fields to the columns of a table of
+    your own, as in {"arrival": "ts_ms:ms", "prompt": "in_tok", "output": "out_tok"}. `skip_bad` skips its invalid
+    rows."""
     if order not in ORDERS:
         raise HeadwayError(f"order: there is no order {shown(order)}.{suggest(str(order), ORDERS)}")
     for name, values in (("capacities", capacities), ("instances", instances)):

@@ -65,8 +65,8 @@ class Validation(Displayed, Struct):
 
 def validate(run: str | Path | Result, against: str | Path | Result) -> Validation:
     """Compare the latencies of a run (a folder or a result) with a recording: a CSV or JSONL file, or another run.
-    Return the relative errors of the mean and the percentiles of TTFT, TPOT and E2E. The first requests are skipped in
-    both, as many as the run's scenario sets as warm-up."""
+    Return the relative errors of the mean and the percentiles of TTFT, TPOT and E2E. The first `warmup` requests of
+    both are skipped, where `warmup` is a key of the run's scenario."""
     result = run if isinstance(run, Result) else Result.load(run)
     other = served_requests(against) if isinstance(against, Result) else read_recorded(against)
     warmup = result.scenario["warmup"]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headway.gateway.shadow.shadows import Shadows
     from headway.gateway.waiting import Waiting
 
-LOGGED: Final = 20  # number of failures of each arm that are all logged; after them, every thousandth is logged
+LOGGED: Final = 20  # the first LOGGED failures of each arm are logged, and after them every thousandth
 log = logging.getLogger("headway.gateway")
 
 

@@ -58,7 +58,8 @@ class _Lifecycle(Struct):
 
 
 def import_scaling(sections: Json, where: str, notes: list[str]) -> Json:
-    """Return the keys `policies`, `cluster` and `scaling` of a scenario that the sections need, or an empty mapping."""
+    """Translate the sections to the keys `policies`, `cluster` and `scaling` of a scenario. Keys without a value are
+    left out."""
     result: Json = {}
     scaling: Json = {}
     if sections["node_pools"]:

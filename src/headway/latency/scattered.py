@@ -87,9 +87,9 @@ def _slopes(points: Points, rows: list[int], grows: bool) -> list[tuple[Slope, S
 
 
 def _ends(line: list[tuple[int, int]]) -> tuple[Slope, Slope]:
-    """Return the slope at the start and the slope at the end of a row. The first slope is from the first point to a
-    point at twice its count or more. The second slope is to the last point from a point at half its count or less.
-    Neighbouring points are not used, because they may be too close to each other."""
+    """Return the slope at the start and the slope at the end of a row. The first slope is measured between the first
+    point and a point at twice its count or more. The second slope is measured between the last point and a point at
+    half its count or less. Closer points are not used, because measurement errors would distort the slope."""
     (start, low), (end, high) = line[0], line[-1]
     second = next((point for point in line[1:] if point[0] >= 2 * start), line[-1])
     last_but = next((point for point in reversed(line[:-1]) if 2 * point[0] <= end), line[0])

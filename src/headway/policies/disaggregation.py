@@ -1,7 +1,7 @@
 """Routing with prefill/decode disaggregation: a policy for each half, and a decider that says which requests to split.
 
-The decode half chooses first. If the chosen instance has the role `both`, or if the decider returns False, that
-instance also computes the prompt. Otherwise the prefill half chooses a prefill instance of the same deployment.
+The decode half chooses an instance first. This instance also computes the prompt if it has the role `both`, or if the
+decider returns False. Otherwise the prefill half chooses a prefill instance of the same deployment.
 """
 
 from __future__ import annotations

@@ -174,7 +174,8 @@ def altair_chart(figures: Sequence[Figure]) -> Any:
     if len({title for title, _ in figures}) < len(figures):  # several charts of one run have the same title
         figures = [(spec["description"], spec) for _, spec in figures]
     width = SIZE[len(figures) > 1]
-    last = {_names(spec): place for place, (_, spec) in enumerate(figures)}  # names -> index of their last chart
+    # The last chart with the same coloured names gets their legend.
+    last = {_names(spec): place for place, (_, spec) in enumerate(figures)}
     specs = [_own(title, spec, width, place in last.values()) for place, (title, spec) in enumerate(figures)]
     if len(specs) == 1:
         kind = altair.LayerChart if "layer" in specs[0] else altair.Chart

@@ -28,8 +28,8 @@ C = TypeVar("C")
 
 
 def wrap(label: str, width: int) -> str:
-    """Return the label, broken into lines of at most `width` characters. A line is longer only if it has a single piece
-    of a word that is longer and cannot be broken."""
+    """Return the label, broken into lines of at most `width` characters. Only a piece of a word that cannot be broken
+    may make a line longer."""
     lines = [""]
     for word in words(label):
         for part in [word] if len(word.rstrip()) <= width else PARTS.findall(word):

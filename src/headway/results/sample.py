@@ -128,8 +128,8 @@ def ratio(part: int, whole: int) -> float | None:
 
 
 def rate(count: int, window_ps: int | None) -> float | None:
-    """Return a count per second, where `window_ps` is the time in which the count was taken. If it is None, return
-    None. If it is 0, return 0."""
+    """Return a count per second. `window_ps` is the time in which the count was taken. If the time is None, return
+    None. If the time is 0, return 0."""
     if window_ps is None:
         return None
     return count * PS_PER_SECOND / window_ps if window_ps > 0 else 0.0

@@ -98,8 +98,7 @@ class Losses:
                 self.lose(now, where, job, why)
 
     def leave_other(self, now: int, index: int, job: Job, handover: Handover) -> None:
-        """Remove a request in handover from the other of its two instances. `index` is the instance that it leaves
-        already."""
+        """A request in handover has left the instance `index`. Remove the request from its other instance."""
         dispatcher = self.dispatcher
         if index == handover.prefill or handover.computed:
             dispatcher.handovers.on_given_up(now, job)

@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush
 from headway.sim.kv_cache import Hold, KvCache, Runs
 from headway.sim.piece import Piece
 
-SPARE = 64  # number of stale entries that the heap may have in addition to one per valid entry
+SPARE = 64  # the heap may have this many stale entries, and one more per valid entry
 
 
 class RankedCache(KvCache):

@@ -118,8 +118,8 @@ class RunPlanner:
         return end
 
     def warm(self, now: int, pieces: Sequence[tuple[int, Fraction]]) -> None:
-        """Begin a warm-up. Each pair (offset, factor) of `pieces` says that, from `offset` after now on, steps take
-        `factor` times as long."""
+        """Begin a warm-up. `pieces` has pairs (offset, factor): from the time now + offset on, steps take `factor`
+        times as long."""
         self.pace.warming = [(now + offset, factor) for offset, factor in pieces]
         self.paced_until = now
 

@@ -87,7 +87,7 @@ class StepScheduler:
         return len(self.waiting) + len(self.loader.loading) + len(self.ready)
 
     def stir(self) -> None:
-        """Note a change after which a request that could not enter the batch may be able to."""
+        """Note a change that may let a refused request enter the batch."""
         self.stirred = True
         self.queue.refused = None
 

@@ -17,7 +17,7 @@ from headway.errors import InvariantError
 from headway.sim.kv_cache import Stretch
 from headway.types import NEVER
 
-SPARE = 64  # number of stale entries that `order` or `levels` may have in addition to three per valid entry
+SPARE = 64  # `order` and `levels` may have this many entries, and four more per key
 
 # Fields: first block, end block, number, time of the put, level, key. The type states no length, because mypyc copies
 # tuples of known length at each read, but spans are compared by identity. The code declares the types of the fields

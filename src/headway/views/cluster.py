@@ -48,8 +48,8 @@ class ClusterView:
         return self._totals
 
     def keep(self, tenants: Mapping[str, TenantView] | None, totals: Totals | None) -> None:
-        """Set the tenants and totals that policies can read. Pass None for one that no policy declares; reading it then
-        raises an error."""
+        """Set the tenants and totals that policies can read. If no policy declares one of the two, pass None for it, so
+        that reading it raises an error."""
         self._tenants = tenants
         self._totals = totals
 

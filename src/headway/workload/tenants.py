@@ -205,8 +205,8 @@ def parse_all(top: SenderKeys, tenants: Any) -> list[Tenant]:
 
 
 def fill(own: Json, common: Json, instead: Mapping[str, Sequence[str]]) -> Json:
-    """Return the keys of a section (`own`) and the common keys that it does not override. `instead` lists, for a key,
-    other keys that the key overrides too."""
+    """Return the keys of a section (`own`) and the common keys that it does not override. `instead` maps a key to other
+    keys that it overrides too."""
     replaced = [*own, *(other for key in own for other in instead.get(key, ()))]
     return {key: value for key, value in common.items() if key not in replaced} | own
 

@@ -62,7 +62,7 @@ class Maker(Struct):
 
     model: str
     declare: Callable[[], int] | None
-    limits: array[int] = field(default_factory=lambda: array("q"))  # max_tokens of each row, as far as drawn
+    limits: array[int] = field(default_factory=lambda: array("q"))  # max_tokens of the rows drawn so far
 
     def turn(
         self, row: int, prompt_tokens: int, output_tokens: int, path: Path, labels: Labels | Record, delay_ps: int = 0

@@ -42,7 +42,7 @@ class HealthSettings(Struct, frozen=True):
 
 class Pulse:
     """Whether an engine is up, judging by its health checks. Several equal results in a row are needed to change the
-    state. Only until the first check passes, a single result is enough."""
+    state. Until the first check has passed, a single result is enough."""
 
     def __init__(self) -> None:
         self.up = True

@@ -74,8 +74,8 @@ class Count(Struct, array_like=True, tag=32, frozen=True):
 
 
 class Blocks(Struct, array_like=True, tag=33, frozen=True):
-    """The reply to `Get`: sizes of the requested blocks, in order, for as many of the first blocks as fit in a frame. A
-    missing block has size 0."""
+    """The reply to `Get`: the sizes of the first requested blocks, in order, as many as fit in a frame. A missing block
+    has size 0."""
 
     sizes: Sizes
 

@@ -76,8 +76,8 @@ def check_id(name: str, where: str) -> str:
 
 
 def optional(pairs: dict[str, Any], where: str) -> dict[str, Any]:
-    """Check that `pairs` has only optional keys of a node, with values of the right types, and return it. Otherwise
-    raise HeadwayError."""
+    """Return `pairs` if all its keys are optional keys of a node and all values have the right types. Otherwise raise
+    HeadwayError."""
     types = {field.name: field.type for field in msgspec.structs.fields(Node)}
     for name, value in pairs.items():
         if name not in OPTIONAL:

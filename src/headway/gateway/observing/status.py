@@ -186,8 +186,8 @@ def _total(plain: Json, name: str) -> int:
 
 
 def _believed_share(plain: Json, engine: str) -> float | None:
-    """Return, of the prompt tokens that were sent to an engine, the fraction that the gateway believed cached there. If
-    no prompt tokens were sent to it, return None."""
+    """Return the fraction of an engine's prompt tokens that the gateway believed cached there. If the engine has
+    received no prompt tokens, return None."""
     counters = plain["counters"]
     keys = [key for key in counters["prompt_tokens"] if key.split(BETWEEN)[1] == engine]
     prompt = sum(counters["prompt_tokens"][key] for key in keys)

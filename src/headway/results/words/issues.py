@@ -52,8 +52,8 @@ class Burst(Struct, frozen=True):
 
 
 def bursts(run: Material) -> list[Burst]:
-    """Return the bursts of each tenant during whose bursts the other tenants miss their targets more often than at
-    other times. The bursts with the most misses are first."""
+    """Return the bursts of each tenant whose bursts harm other tenants: during the bursts, the other tenants miss their
+    targets more often than at other times. The bursts with the most misses are first."""
     codes, words = run.tenants
     if len(set(words)) < 2 or run.rows <= run.warmup:
         return []

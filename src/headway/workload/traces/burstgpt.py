@@ -24,7 +24,7 @@ SESSION, ELAPSED = "Session ID", "Elapsed time"
 KINDS: Final = {"Conversation log": "chat", "API log": "completion"}
 LOGS: Final = {kind: log for log, kind in KINDS.items()}
 NO_SESSION: Final = ("", "nan", "None")
-REMEMBERED: Final = 100_000  # maximum number of sessions whose last end is kept; other delays come from timestamps
+REMEMBERED: Final = 100_000  # maximum number of sessions whose last end is stored; others get delays from timestamps
 
 
 def tell(path: pathlib.Path, first: list[bytes]) -> bool:

@@ -132,8 +132,8 @@ def _turn(ends: dict[str, int], row: dict[str, Any], at_ps: int, begun: int) -> 
 
 
 class Blocks(Struct):
-    """Assigns ids to blocks of the trace, which all have one size. The same block of the gateway, whose size may
-    differ, always gets the same run of ids."""
+    """Assigns ids to the blocks of the trace, which have `size` tokens each. A block of the gateway may have another
+    size; it always gets the same run of ids."""
 
     size: int
     first: dict[int, int] = field(default_factory=dict)  # key of a gateway block -> first id of its run

@@ -46,8 +46,8 @@ class Numbering:
         return runs
 
     def _stretch(self, bucket: int, first: int, stop: int) -> Run:
-        """Return the new ids of as many old ids from `first` on as possible, as one run. The run ends before `stop`,
-        and where ids that already have a new id meet ids that have none."""
+        """Return the longest run of new ids for the old ids from `first` on. The run ends at `stop` at the latest. It
+        either repeats ids that were assigned before, or consists of newly assigned ids."""
         starts, ends, news = self._buckets.setdefault(bucket, ([], [], []))
         at = bisect_right(starts, first) - 1
         if at >= 0 and first < ends[at]:
