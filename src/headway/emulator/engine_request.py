@@ -132,9 +132,9 @@ class Reader:
         return PathContent(Path(keys, ends), tokens, self.block_tokens, truth.output_key, number)
 
     def _script(self, kind: str, body: Body, truth: Truth, content: Content) -> Script:
-        """Return the planned answer. A function call determines its own length. Otherwise the length is the one that
-        the load generator sends. Without that, it is the client's limit or, if there is no limit, a random number. No
-        answer exceeds the client's limit."""
+        """Return the planned answer. A function call determines its own length. For other answers, the load generator
+        may send the length. If it does not, the length is the client's limit or, if there is no limit, a random number.
+        No answer exceeds the client's limit."""
         call = choose_call(body.tools, body.tool_choice, content.seed) if kind == "chat" else None
         most = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
         room = self.longest - content.prompt_tokens

@@ -58,8 +58,8 @@ class Bench:
         self.progress = progress or (lambda: None)
 
     def records(self, runs: Sequence[PlannedRun], left_s: float | None = None) -> list[Record]:
-        """Return the record of each run, in order. `left_s` is the wall-clock time that is left for the evaluation. If
-        this is shorter than the time limit of a run, it replaces that limit."""
+        """Return the record of each run, in order. `left_s` is the wall-clock time that is left for the evaluation. The
+        time limit of a run is never longer than `left_s`."""
         keys = [(Key(policies_key(run.bundle), run.case.key, run.case.seed), run.explain) for run in runs]
         records: dict[tuple[Key, bool], Record] = {}
         missing: dict[tuple[Key, bool], PlannedRun] = {}

@@ -76,8 +76,8 @@ class Cache:
                 raise HeadwayError(f"{self.folder}: cannot be written ({error.strerror or error}).") from None
 
     def find(self, key: Key, figures: tuple[str, ...] = (), words: bool = False) -> Record | None:
-        """Return the record of a run. If it is missing, or lacks one of these figures or the summary that `words`
-        requires, return None."""
+        """Return the record of a run. If the record is missing, or lacks one of these figures or the summary that
+        `words` requires, return None."""
         record = self._records.get(key)
         if record is None or not record.has(figures, words):
             stored = self._read(key)

@@ -47,7 +47,7 @@ def evaluate(
     told: bool = True,
     progress: Progress | bool = True,
 ) -> Evaluation:
-    """Evaluate a candidate. It is a `Bundle`, the path of a bundle's file, or a bundle as a mapping.
+    """Evaluate a candidate: a `Bundle`, the path of a bundle's file, or a bundle as a mapping.
 
     `part` is train, validation or held_out. If `cases` is set, evaluate these cases instead of a part, without the
     cascade. `deadline_s` limits the wall-clock time of the whole evaluation, except the baseline's runs; the suite's

@@ -1,7 +1,7 @@
 """Limits of a disposable process, which the operating system enforces.
 
-The operating system limits memory, CPU time, files and processes. If pyseccomp is installed (Linux), it also denies the
-system calls that a simulation does not need: a process can read files, but it cannot write files, open sockets or start
+The operating system limits memory, CPU time, files and processes. With pyseccomp (on Linux), it also denies the system
+calls that a simulation does not need: a process can read files, but it cannot write files, open sockets or start
 processes.
 """
 

@@ -123,8 +123,8 @@ def _text(data: bytes, url: str) -> str:
 
 class Recorder:
     """Calls a model, and appends every prompt and answer to a transcript file, as one line of JSON. If the file already
-    exists, `go_on` must be true. Then the file's answers are used for the prompts that it contains, and new lines are
-    appended."""
+    exists, `go_on` must be true. In this case, prompts that the file contains get their answers from the file, and new
+    lines are appended."""
 
     def __init__(self, model: Model, file: str | os.PathLike[str], *, go_on: bool = False) -> None:
         self.model, self.file = model, os.fspath(file)

@@ -1,5 +1,5 @@
 """The loop of a search: ask the searcher for a batch of candidates, evaluate the batch on the train part, store the
-evaluations, and tell them to the searcher."""
+evaluations, and pass them to the searcher."""
 
 from __future__ import annotations
 

@@ -232,7 +232,8 @@ def write_all(end: int, data: bytes) -> None:
 
 
 def _rest(reading: int, most: int) -> bytes:
-    """Return the bytes that are in a pipe now. If there are more than `most`, return only a little more than `most`."""
+    """Return the bytes that are in a pipe now. If the pipe has more than `most` bytes, return only a few more than
+    `most`."""
     os.set_blocking(reading, False)
     rest = b""
     with contextlib.suppress(BlockingIOError):

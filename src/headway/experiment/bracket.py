@@ -1,10 +1,10 @@
 """The searches of a plan: for the fewest replicas, for the highest load, and for the cheapest mix of pools.
 
 A search calls `ask` to find out whether a value, such as a number of replicas, meets the SLO. Each answer costs several
-simulations, so a search asks as rarely as possible. It also passes to `ask` the values that it may ask for next, which
-can then be simulated in advance. A search assumes that the answer changes only once: more replicas never serve worse,
-and more load is never served better. Even if this assumption is wrong, `ask` said yes to the result and no to its
-neighbour.
+simulations, so a search asks as rarely as possible. In each call, `ask` also receives the values that the search may
+ask for next, so that these can be simulated in advance. A search assumes that the answer changes only once: more
+replicas never serve worse, and more load is never served better. Even if this assumption is wrong, `ask` said yes to
+the result and no to its neighbour.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ FURTHEST: Final = 1024  # maximum factor by which a search multiplies or divides
 
 
 def fewest(ask: Ask[int], low: int, high: int, guess: int) -> int | None:
-    """Return the smallest number from `low` to `high` to which `ask` says yes. If it says no to `high`, return None."""
+    """Return the smallest number from `low` to `high` to which `ask` says yes. If `ask` says no to `high`, return
+    None."""
     no, yes = low - 1, high + 1
     number = min(max(guess, low), high)
     while no + 1 < yes:
@@ -37,9 +38,9 @@ def fewest(ask: Ask[int], low: int, high: int, guess: int) -> int | None:
 
 
 def highest(ask: Ask[Fraction], load: Load, digits: int, tolerance: float) -> tuple[Fraction | None, Fraction | None]:
-    """Return the highest load to which `ask` says yes and the lowest load to which it says no. The two loads differ by
-    at most the tolerance. If `ask` says yes even to `FURTHEST` times the scenario's load, the second is None. If it
-    says no even to 1/`FURTHEST` of that load, the first is None."""
+    """Return two loads: the highest to which `ask` says yes, and the lowest to which `ask` says no. The two loads
+    differ by at most the tolerance. If `ask` says yes even to `FURTHEST` times the scenario's load, the second load is
+    None. If `ask` says no even to 1/`FURTHEST` of the scenario's load, the first load is None."""
     yes: Fraction | None = None
     no: Fraction | None = None
     value, most = load.base, load.most(FURTHEST)

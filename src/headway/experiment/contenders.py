@@ -46,9 +46,9 @@ class Contender(Struct, frozen=True):
 
 
 def contenders(scenario: Scenario, policies: Any = None, stage: str = "routing") -> list[Contender]:
-    """Return the policies to compare. If `policies` is `ALL`, compare all policies of the stage. If it is None, compare
-    the recommended policies of the stage. In both cases, also compare the scenario's own policy. If a policy is given
-    without parameters, and the scenario's own policy has the same name, use the parameters of the scenario."""
+    """Return the policies to compare. If `policies` is `ALL`, compare all policies of the stage. If `policies` is None,
+    compare the recommended policies of the stage. In both cases, also compare the scenario's own policy. If a policy is
+    given without parameters, and the scenario's own policy has the same name, use the parameters of the scenario."""
     if stage not in STAGES:
         raise HeadwayError(f"stage: there is no stage {shown(stage)}.{suggest(stage, STAGES)}")
     own = getattr(scenario.policies, stage)

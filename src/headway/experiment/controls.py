@@ -176,7 +176,7 @@ def _cap_turns(resolved: Json) -> Json:
 
 
 def _uncappable(workload: Json) -> str | None:
-    """Return a sentence that says why a workload has no sessions to shorten. If it has sessions, return None."""
+    """If a workload has no sessions to shorten, return a sentence that says why. Otherwise return None."""
     trace = workload.get("trace")
     if trace is None:
         return f"{CAPPED} did not run: it needs a trace with sessions (workload.trace), and this workload is generated."

@@ -31,7 +31,7 @@ def note_no_figures(summary: Mapping[str, Any], warmup: int) -> str | None:
 
 def note_idle_autoscaler(scenario: Scenario, compared: bool = False) -> str | None:
     """Return a note that says why the autoscaler cannot act or, if `compared` is set, why none of the compared
-    autoscalers can act. If one can act, or if there is no autoscaler, return None."""
+    autoscalers can act. If an autoscaler can act, or if there is no autoscaler, return None."""
     pools = scenario.cluster.scaling_pools().values()
     specs = [scenario.policies.scaling if pool.scaling is None else pool.scaling for pool in pools]
     if not compared and all(_is_static(spec) for spec in specs):

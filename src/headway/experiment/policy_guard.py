@@ -38,8 +38,8 @@ Step = tuple[FrameType, int]  # a frame and its current line
 
 
 class PolicyStopped(BaseException):
-    """Raised inside a policy that hangs or tries to end the process. It is not an `Exception`, because the policy might
-    catch that."""
+    """Raised inside a policy that hangs or tries to end the process. It is not an `Exception`, because a policy might
+    catch every `Exception`."""
 
 
 @contextmanager

@@ -168,7 +168,7 @@ class Stream:
 
     async def _decide(self, phase: str, ends: bool | None) -> list[Any]:
         """Ask the control plane, wait for its decision, and return the decision as the reply to this phase. `ends` says
-        whether the body that is sent back ends the request. It is None if the request has no body."""
+        whether the body that is sent back ends the request. If the request has no body, `ends` is None."""
         body = b"".join(self._body)
         self._phase = phase
         incoming = Incoming(self._method, self._path, self._fields, body, True, "2", dict(self._fields))

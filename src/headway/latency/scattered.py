@@ -44,8 +44,8 @@ def smooth(points: Points) -> dict[int, dict[int, int]]:
 def _envelope(
     points: Points, rows: list[int], places: list[int], extreme: Callable[[list[int]], int]
 ) -> dict[tuple[int, int], int]:
-    """Return the maximum or minimum (`extreme`) for every row and column. It is taken over all points that come no
-    later than this row in `rows` and no later than this column in `places`."""
+    """Return the maximum or minimum (`extreme`) for every row and column. The extreme covers all points up to and
+    including this row in `rows` and this column in `places`."""
     extremes: dict[tuple[int, int], int] = {}
     above: dict[int, int] = {}
     for row in rows:

@@ -267,8 +267,8 @@ class PrefixPair(Pair):
 
 
 def make_pairing(routing: Any, instances: Sequence[InstanceView]) -> Any:
-    """Adapt a routing policy to the cluster. If there are prefill instances and the policy does not choose pairs, it
-    decides for the decode half, and an independent copy of it decides for the prefill half."""
+    """Adapt a routing policy to the cluster. If there are prefill instances and the policy does not choose pairs, the
+    policy decides for the decode half, and an independent copy decides for the prefill half."""
     if getattr(routing, "pairs", False) or not any(view.role == "prefill" for view in instances):
         return routing
     try:

@@ -399,7 +399,7 @@ def check_call(method: Any, count: int, place: str) -> None:
 
 
 def figures(policy: Any, where: str) -> dict[str, float]:
-    """Return the metrics that a policy reports. If they are not names with finite numbers, raise an error."""
+    """Return the metrics that a policy reports. Raise an error unless each metric is a name with a finite number."""
     metrics = policy.metrics()
     right = f"{where}: {type(policy).__name__}.metrics must return a mapping of names to finite numbers"
     if not isinstance(metrics, dict):

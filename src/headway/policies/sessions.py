@@ -26,7 +26,7 @@ class Sessions(Struct, eq=False):
     bound: OrderedDict[str, tuple[InstanceView, ...]] = field(default_factory=OrderedDict)
 
     def find(self, session: str, instances: Sequence[InstanceView]) -> InstanceView | None:
-        """Return the instance that the session is bound to. If it is not one of `instances`, return None."""
+        """Return the instance that the session is bound to. If this instance is not in `instances`, return None."""
         homes = self.bound.get(session)
         if homes is None:
             return None

@@ -34,7 +34,7 @@ DEFAULTS: Final = {**DEFAULT_POLICIES, "picker": "max-score", "decider": "always
 
 def find(name: str | None) -> list[Entry]:
     """Return the entries with this name, which may be several because stages may share a name. If `name` is the path of
-    a user's file, return the entries of the file. If it is None, return all entries."""
+    a user's file, return the entries of the file. If `name` is None, return all entries."""
     stages = list(HEADINGS)
     entries = sorted(registry.entries(), key=lambda entry: stages.index(entry.stage))
     if name is None:

@@ -43,8 +43,8 @@ def _effort(plan: Plan) -> str:
 
 
 def _rows(plan: Plan) -> list[Judged]:
-    """Return the candidates that the search tried. They are clusters at the given load or, if the plan searches for the
-    load, loads on the given cluster."""
+    """Return the candidates that the search tried. A candidate is a cluster at the given load or, if the plan searches
+    for the load, a load on the given cluster."""
     drawn = [point["load"] for point in plan.curve]
     if plan.find == "load":
         near = (plan.holds, plan.breaks)

@@ -196,7 +196,7 @@ class Words(Generic[Word]):
 
 class RouterJournal:
     """Records the decisions of one router. If the router's policies keep no prefix index, the journal keeps its own
-    index, which the policies cannot see. It shows which cached prefixes the router could have known of."""
+    index, which the policies cannot see. This index shows which cached prefixes the router could have known."""
 
     def __init__(self, log: DecisionLog, router: int) -> None:
         self.log = log

@@ -86,8 +86,8 @@ class Recorder(RequestColumns):
     )  # fmt: skip
 
     def __init__(self, rows_ahead: int = 1) -> None:
-        """Create an empty recorder. It reserves `rows_ahead` rows at a time, because fewer extensions of the columns
-        are faster. If `rows_ahead` is above 1, call `trim` at the end."""
+        """Create an empty recorder. The recorder reserves `rows_ahead` rows at a time, because it is faster to extend
+        the columns rarely. If `rows_ahead` is above 1, call `trim` at the end."""
         self.rows = 0
         self.rows_ahead = rows_ahead
         for name, (kind, _) in COLUMNS.items():

@@ -24,7 +24,8 @@ class Grid(Struct, frozen=True):
 
 class SpanSums:
     """For each interval, how long each span overlaps it, summed over all spans. Adding a span takes constant time: the
-    intervals that a span covers completely are stored only as a change at the first and after the last of them."""
+    intervals that a span covers completely are stored as two changes, one at the first interval and one after the
+    last."""
 
     __slots__ = ("_change", "_grid", "_length", "_part")
 

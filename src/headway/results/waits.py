@@ -93,8 +93,8 @@ def importance(requests: RequestColumns) -> list[int] | None:
 def _find_passed(order: Iterable[int], waits: Waits, ranks: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield each overtaken request with the request that overtook it.
 
-    A started request stays on the stack until a less important request starts. So of all requests that started after a
-    given time, the least important one is the first request on the stack that started after that time.
+    A started request stays on the stack until a less important request starts. Therefore the first request on the stack
+    that started after a given time is the least important of all requests that started after that time.
     """
     enqueued, started, left = waits.requests.enqueued_ps, waits.requests.started_ps, waits.left_ps
     stack: list[tuple[int, int, int]] = []  # start time, rank and row of started requests

@@ -23,7 +23,7 @@ def generate(name: str) -> str:
 
 def _whole(value: Any) -> Any:
     """Return a document in which whole numbers are integers: 1.0 becomes 1. Python caches types whose bounds are equal,
-    such as 1 and 1.0. So without this, the order of imports would decide which of the two appears."""
+    such as 1 and 1.0. Without this conversion, the order of imports would decide whether 1 or 1.0 appears."""
     if isinstance(value, dict):
         return {key: _whole(inner) for key, inner in value.items()}
     if isinstance(value, list):

@@ -51,8 +51,8 @@ def take_back(job: Job) -> None:
 
 
 class BatchLog:
-    """The changes of an instance's batch over time. A step whose batch is the same as before adds no entry. Such a step
-    follows, for example, when an event cuts a run of steps."""
+    """The changes of an instance's batch over time. A step whose batch is the same as before adds no entry. For
+    example, the batch may stay the same when an event cuts a run of steps."""
 
     __slots__ = ("batch", "entered", "events", "run", "running", "view")
 

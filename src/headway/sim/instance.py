@@ -1,8 +1,8 @@
 """One serving engine: continuous batching over a paged KV cache, advanced run by run.
 
 A scheduler forms each step, and a planner computes how often the step repeats: the repeated steps form a run. The
-tokens, blocks and gaps of a run follow from its formula. They are computed when the run ends, or earlier if they are
-read earlier.
+tokens, blocks and gaps of a run follow from its formula. These values are computed when the run ends, or earlier if
+other code reads them earlier.
 
 Events from outside may cut the current run at the next step boundary: a request arrives, a client gives up, or blocks
 arrive. The instance cuts the run only if a request may enter or must leave the batch there.

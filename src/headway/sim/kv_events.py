@@ -4,8 +4,8 @@ If an eviction happens inside a run of steps, its time is the start of the step 
 index, all evictions that are at least `delay` old are applied to the index. Events of different instances are
 independent, so only the order of events of the same instance matters.
 
-An instance with stores below its GPU reports how content moves between GPU and stores. It does so at its scheduling
-changes (see `tiers`). A store that several instances share reports its own changes.
+At its scheduling changes (see `tiers`), an instance with stores below its GPU reports how content has moved between GPU
+and stores. A store that several instances share reports its own changes.
 """
 
 from bisect import bisect_left

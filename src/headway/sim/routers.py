@@ -4,8 +4,8 @@ Each router has its own control plane: views, counts, policies, prefix indexes, 
 streams. If the routers synchronise, each learns at every multiple T of the interval what the others had counted before
 T. The views of a router then show its own current counts plus the counts of the other routers at T, and its prefix
 indexes learn to which instances the others have sent prompts. The exchange runs just before the first event at or after
-T. It may run later than T, because no count changes between T and that event. If requests wait in a router's queue, the
-exchange is an event of its own, because it may let the router send them.
+T. The exchange may run later than T, because no count changes between T and that event. If requests wait in a router's
+queue, the exchange is an event of its own, because it may let the router send them.
 """
 
 from collections.abc import Callable

@@ -121,9 +121,9 @@ class RunBlocks:
                 start = stop
 
     def repeats(self, job: Job, want: int) -> bool:
-        """Whether a chunk of the same size may follow this one in the same run. This is so if the prefill does not end
-        with this chunk and no later block of the prompt is cached. If a later block were cached, the result would
-        depend on the order in which blocks are evicted and computed."""
+        """Whether a chunk of the same size may follow this one in the same run. Another chunk may follow if the prefill
+        does not end with this chunk and no later block of the prompt is cached. If a later block were cached, the
+        result would depend on the order in which blocks are evicted and computed."""
         if job.computed + want >= job.known:
             return False
         return not (self.caching and self.cache.cached_beyond(job.runs, job.cached_to))

@@ -95,8 +95,8 @@ class StepScheduler:
 
     def schedule_partial(self, job: Job) -> tuple[bool, bool]:
         """Allocate blocks for the next tokens of the decodes and the next chunk of the unfinished prefill. Return two
-        values: whether a request was preempted, and whether the prefill continues after the step. If it does, no other
-        request may enter."""
+        values: whether a request was preempted, and whether the prefill continues after the step. If the prefill
+        continues, no other request may enter."""
         cache, batch, reserves = self.cache, self.batch, self.blocks.reserves
         left = job.known - job.computed
         want = min(left, self.max_batch_tokens - batch.decodes, job.chunk)

@@ -66,7 +66,7 @@ class Store:
         return inside
 
     def first_in(self, key: int, start: int, end: int) -> int:
-        """Return the first stored block of a key between `start` and `end`. If there is none, return `end`."""
+        """Return the first stored block of a key between `start` and `end`. If no block is stored, return `end`."""
         inside = self.within(key, start, end)
         return inside[0][0] if inside else end
 

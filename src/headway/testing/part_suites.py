@@ -54,8 +54,8 @@ class _PartSuite(RouterSuite):
 
 
 class ScorerSuite(_PartSuite):
-    """Tests of a scorer. If it may score equal instances differently, as a hash of the session does, set `ties` to
-    False."""
+    """Tests of a scorer. If the scorer may score equal instances differently, as a hash of the session does, set `ties`
+    to False."""
 
     stage = "scorer"
 

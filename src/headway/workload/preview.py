@@ -55,8 +55,8 @@ def preview(spec: WorkloadSpec, seed: int = 0, model: str = "", requests: int = 
 
 
 def _expect(spec: WorkloadSpec, figures: Json) -> int | None:
-    """Return the number of requests of the workload. If not all of them were planned, estimate the number from the keys
-    `requests` and `duration`."""
+    """Return the number of requests of the workload. If not all requests were planned, estimate the number from the
+    keys `requests` and `duration`."""
     if figures["complete"]:
         return int(figures["requests"])
     within = _within(spec, figures)

@@ -5,8 +5,8 @@ or tail-first, and the cache evicts the least recently used blocks above its cap
 matters, not time or output tokens.
 
 All uses of blocks are counted: the n-th use has the number n, and each block keeps the number of its last use. An LRU
-cache of c blocks holds the c blocks that were used last. So it holds exactly the blocks whose number is at or above a
-threshold, the `floor` of the cache, and one record of these numbers serves caches of all sizes. A floor never falls.
+cache of c blocks holds the c blocks that were used last. So the cache holds exactly the blocks whose number is at or
+above a threshold, the `floor` of the cache. A floor never falls. One record of the numbers serves caches of all sizes.
 
 The cost is per run, not per block, because a prompt uses the blocks of a run one after another, so that their numbers
 are consecutive. The numbers are therefore stored as stretches. A stretch is a range of block ids with a `shift`: the

@@ -13,8 +13,8 @@ from headway.types import Path
 
 
 class Turn(Struct, gc=False):
-    """A planned request of a session. `delay_ps` counts from the end of the last turn that this turn waits for. If it
-    waits for no turn, `delay_ps` counts from the start of the session."""
+    """A planned request of a session. `delay_ps` counts from the end of the last turn that this turn waits for. If this
+    turn waits for no other turn, `delay_ps` counts from the start of the session."""
 
     prompt_tokens: int
     output_tokens: int

@@ -58,8 +58,8 @@ class Arms:
         former: Sequence[Json],
         on_failure: Callable[[Arm, Exception], None],
     ) -> None:
-        """`policies` are the policies in force. If they fail, the policies in `former` decide, in order, and finally
-        `PLAIN`."""
+        """`policies` are the policies in force. If these policies fail, the policies in `former` decide, in order, and
+        finally `PLAIN`."""
         self.context = context
         self.live = Arm(LIVE, policies, context)
         self.former, self.on_failure = [*former, PLAIN], on_failure

@@ -133,8 +133,8 @@ class Places:
     # --- other gateways ----------------------------------------------------------------------------------------------
 
     def hear(self, peer: str, counts: Mapping[int, Counts]) -> None:
-        """Store the request counts that another gateway reports, by the engine's place. They replace its earlier
-        counts."""
+        """Store the request counts that another gateway reports, by the engine's place. The new counts replace the
+        earlier counts of that gateway."""
         before = self.peers.setdefault(peer, {})
         for place, count in counts.items():
             view = self.views[place]

@@ -240,7 +240,8 @@ class EtcdSource:
         self._news.clear()
 
     def _offer(self, specs: dict[str, BackendSpec]) -> None:
-        """Offer all nodes to the fleet together. If it refuses them, offer them one by one, and omit refused nodes."""
+        """Offer all nodes to the fleet together. If the fleet refuses them, offer them one by one, and omit refused
+        nodes."""
         fleet = self.fleet
         try:
             fleet.offer(SOURCE, specs)

@@ -58,9 +58,10 @@ class StepTable:
     of the number of decodes and the sum of their contexts. The second is for steps of one chunk, as a function of the
     number of new tokens and of past tokens.
 
-    The time of any other step is the sum of two parts. The first part is the time of one chunk of all its tokens
-    without a past, or the time of its decodes without context if that is longer. The second part is the time that
-    contexts and pasts add. A step never takes less time than its decodes alone, or than any of its chunks alone.
+    The time of any other step is the sum of two parts. The first part is the longer of two times: the time of a single
+    chunk with all tokens of the step but no past, and the time of the step's decodes without context. The second part
+    is the time that contexts and pasts add. A step never takes less time than its decodes alone, or than any of its
+    chunks alone.
     """
 
     def __init__(self, decode: tuple[Measured, ...], prefill: tuple[Measured, ...], host_ps: int = 0) -> None:

@@ -1,12 +1,13 @@
 """Saturation: says whether the cluster kept up with the arrivals. A run is stable, backlogged or overloaded.
 
-The backlog b(t) counts requests that wait for their first token or, in a disaggregated cluster, for their KV cache. It
-is sampled at `SAMPLES` equally spaced times from the first arrival to the last. q₂ and q₄ are its means over the second
-and the fourth quarter. Let A be the number of requests. A run is *stable* if b stays below max(`LEAST`, `WALK`·√A),
-because chance alone (a random walk) can make the backlog that large. Otherwise the run is *overloaded* if q₄ is at
-least half of the peak of b and at least `GROWTH` times q₂. In all other cases it is *backlogged*: the backlog recovered
-or does not grow. Severity of an overloaded run: one half plus the fraction of requests that wait at the last arrival.
-Severity of a backlogged run: the peak divided by A, at most one half.
+The backlog b(t) counts requests that wait for their first token or, in a disaggregated cluster, for their KV cache. The
+backlog is sampled at `SAMPLES` equally spaced times from the first arrival to the last. The mean backlog is q₂ over
+the second quarter of these times, and q₄ over the fourth. Let A be the number of requests. A run is *stable* if b
+stays below max(`LEAST`, `WALK`·√A), because chance alone (a random walk) can make the backlog that large. Otherwise
+the run is *overloaded* if q₄ is at least half of the peak of b and at least `GROWTH` times q₂. In all other cases
+the run is *backlogged*: the backlog recovered or does not grow. Severity of an overloaded run: one half plus the
+fraction of requests that wait at the last arrival. Severity of a backlogged run: the peak divided by A, at most one
+half.
 """
 
 from bisect import bisect_right

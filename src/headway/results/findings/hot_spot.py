@@ -2,9 +2,9 @@
 
 The run is divided into `SLICES` equal slices of at least one second. An instance is hot in a slice if, on average over
 the slice, it has at least `FACTOR` times as many requests as the mean of its peers, and at least `EXCESS` more. Its
-peers are the other open instances of the same model and role. A finding needs `SLICES_HOT` hot slices in a row.
-Severity: the time that requests spent at the hot instance while it was hot, minus the mean of this time over its peers,
-divided by the time that requests spent at all instances of this model and role in the run.
+peers are the other open instances of the same model and role. A finding needs `SLICES_HOT` hot slices in a row. The
+excess is the time that requests spent at the hot instance while it was hot, minus the mean of this time over its peers.
+Severity: the excess divided by the time that requests spent at all instances of this model and role in the run.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

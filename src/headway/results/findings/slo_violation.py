@@ -1,8 +1,8 @@
 """SLO violation: a completed request exceeds one of its targets.
 
 A request misses the SLO if its TTFT, TPOT or end-to-end time is above its target, as in `slo` of the summary. There is
-one finding per class. Its worst stretch is the series of consecutive arrivals of the class in which misses outnumber
-the other requests most. Severity: the fraction of requests that missed a target among the requests with a target.
+one finding per class. The worst stretch of a class is the series of consecutive arrivals in which misses outnumber the
+other requests most. Severity: the fraction of requests that missed a target among the requests with a target.
 """
 
 from collections import Counter

@@ -97,8 +97,8 @@ def text_of(parts: Parts) -> str:
 
 
 def phrase(template: str, *facts: Fact | Parts, of: Any = None, source: str = "") -> Parts:
-    """Fill a template. Each `{}` is replaced by the next fact or phrase. Each `{name:kind}` is replaced by a fact. Its
-    value is the entry or attribute `name` of `of`, `kind` sets its format, and its source is `source.name`."""
+    """Fill a template. Each `{}` is replaced by the next fact or phrase. Each `{name:kind}` is replaced by a fact: the
+    entry or attribute `name` of `of`, in the format `kind`, with the source `source.name`."""
     if template.count("{}") != len(facts):
         raise ValueError(f"{template!r} has {template.count('{}')} places for {len(facts)} facts.")
     rest = iter(facts)
@@ -157,17 +157,17 @@ seconds = partial(_fact, lambda value: f"{_digits(value)} s")
 
 
 def ms(source: str, value: float | None) -> Fact:
-    """Return the fact of a duration in milliseconds. If there is no value, its text is `none`."""
+    """Return the fact of a duration in milliseconds. If there is no value, the text of the fact is `none`."""
     return Fact(source, NO_VALUE, NO_VALUE) if value is None else Fact(source, value, f"{_digits(value)} ms")
 
 
 def ms_of(source: str, ps: int) -> Fact:
-    """Return the fact of a duration in picoseconds. Its text is in milliseconds."""
+    """Return the fact of a duration in picoseconds, with a text in milliseconds."""
     return ms(source, ps / PS_PER_MS)
 
 
 def at(source: str, ps: int) -> Fact:
-    """Return the fact of a simulated time in picoseconds. Its text is in seconds."""
+    """Return the fact of a simulated time in picoseconds, with a text in seconds."""
     return Fact(source, ps / PS_PER_SECOND, f"t={ps / PS_PER_SECOND:.3f} s")
 
 

@@ -209,8 +209,8 @@ def _check(request: Request, place: str) -> int:
 
 
 def _end(request: Request, start_ns: int, stamp: Number, place: str) -> int:
-    """Return the end of a request in ns, computed from its duration. If it has no duration, use the time of the event,
-    which is less precise."""
+    """Return the end of a request in ns, computed from its duration. If the request has no duration, use the time of
+    the event, which is less precise."""
     if request.total_time_ms is not None:
         return start_ns + _ns(request.total_time_ms, "request.total_time_ms", place)
     return start_ns if stamp is None else max(start_ns, _ns(stamp, "event_time_unix_ms", place))

@@ -70,8 +70,8 @@ def group_of(record: Record, info: Info) -> str | None:
 
 
 class NamedLosses(Losses):
-    """Collects what a format with named prefixes cannot express. It does not count blocks that a reader created from
-    such names, nor the fields of `extra` in `known`, because the format can express both."""
+    """Collects what a format with named prefixes cannot express. Two things do not count as losses, because the format
+    can express them: blocks that a reader created from such names, and the fields of `extra` that `known` lists."""
 
     def __init__(self, info: Info, known: Iterable[str], *keeps: str) -> None:
         super().__init__(*keeps, "shared_prefix_tokens", "extra", *(("blocks",) if origin(info) in NAMED else ()))

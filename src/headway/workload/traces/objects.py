@@ -100,8 +100,8 @@ STAMP: Final = re.compile(
 
 
 def stamp_ps(text: str) -> int | None:
-    """Return a date and time as picoseconds since 1970. If it names no time zone, it is in UTC. If it is invalid,
-    return None."""
+    """Return a date and time as picoseconds since 1970. Without a time zone, the time is in UTC. If the text is
+    invalid, return None."""
     match = STAMP.fullmatch(text)
     if match is None:
         return None

@@ -2,9 +2,9 @@
 
 A request needs two lines: `Received request ID: …` (or, at debug level, `Request ID details: …`) with its time and
 `prompt_token_ids`, and `Generated response ID: …` with `output_token_ids`. Times are in whole seconds and have no year.
-If one of the two lengths is missing, the request is skipped, and a note counts it. Prompts with equal leading token ids
-share content. If no request has both lengths, the reader rejects the file; the error names the options of vLLM that log
-the lengths.
+If one of the two lengths is missing, the request is skipped. A note says how many requests were skipped. Prompts with
+equal leading token ids share content. If no request has both lengths, the reader rejects the file; the error names the
+options of vLLM that log the lengths.
 """
 
 import pathlib

@@ -31,8 +31,8 @@ class Spec(Struct, frozen=True):
 
 
 def transform(spec: Spec, where: str) -> Transform:
-    """Keep the requests from time `start` until before `end`, or the requests with the numbers `requests` [from, to),
-    or the sessions with the numbers `sessions` [from, to). Numbers count from 0.
+    """Keep the requests with times in [`start`, `end`), or the requests with the numbers `requests` [from, to), or the
+    sessions with the numbers `sessions` [from, to). Numbers count from 0.
 
     With `start` or `end`, new times count from `start` (default 0); otherwise they count from the first remaining
     request. Sessions are cut at the bounds. If `whole_sessions` is set, exactly the sessions that begin within the
