@@ -187,7 +187,7 @@ class ControlPlane:
         if self.forced and request.id in self.forced:
             decision = self._force(request, decision)
         if isinstance(decision, Route):
-            view = self._find_target(decision.target, request, stages)  # fails before journals record the decision
+            view = self._find_target(decision.target, request, stages)  # raise before journals record an invalid target
             prefill = None if decision.prefill is None else self._find_target(decision.prefill, request, stages)
             if stages.permit is not None:
                 refusal = stages.permit(request, (view,) if prefill is None else (view, prefill))

@@ -40,8 +40,8 @@ class WaitingRoom:
         self._add_queues()
 
     def _add_queues(self) -> list[Any]:
-        """Give each new group its own queue, so that requests for a saturated model do not block requests for others.
-        Return the new queues."""
+        """Give each new group its own queue, so that requests for a saturated model do not block requests for other
+        models. Return the new queues."""
         groups = [group for group in self.groups if group.flow is None] if self.flow is not None else []
         for group in groups:
             group.flow = self.flow if group.number == 0 else copy(self.flow)

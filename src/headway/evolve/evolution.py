@@ -104,7 +104,7 @@ def evolve(
     """Search on a suite's train part, choose the winner on its validation part, and compare the winner with built-in
     policies on its held-out part. `output` is a folder that stores every batch. If the folder already has a search,
     that search resumes, and has the same result as an uninterrupted search."""
-    from headway.evolve.search_tables import EvolveProgress  # imports the report
+    from headway.evolve.search_tables import EvolveProgress  # imported here, because it imports the report
 
     plan = plan or Plan()
     chosen = Suite.load(DEFAULT if suite is None else suite)

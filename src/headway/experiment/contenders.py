@@ -88,7 +88,7 @@ def _contender(stage: str, spec: Any, own: Any) -> Contender:
 
 
 def _of_bundle(stage: str, bundle: Bundle) -> Contender:
-    """Return the contender for a bundle. It sets the policies of all the bundle's stages, not only the compared one."""
+    """Return the contender for a bundle. It sets the policies of all its stages, not only of the compared stage."""
     if stage not in bundle.policies:
         raise HeadwayError(f"{WHERE}: the bundle {shown(bundle.name)} has no policy of stage {stage}.")
     built = [registry.build(each, spec, f"{bundle.name}: policies.{each}") for each, spec in bundle.policies.items()]

@@ -194,8 +194,8 @@ def own_entry(policy: Any) -> Entry | None:
 
 
 def default_entry(stage: str, cls: type) -> Entry:
-    """Return the entry of a class that declares no entry. The policy is assumed to read every signal, and to be an
-    oracle if its base class is one."""
+    """Return the entry of a class that declares no entry. The policy is assumed to read every signal. If its base class
+    is an oracle, the policy is assumed to be an oracle too."""
     base = getattr(cls, "entry", None)
     return Entry(stage, canonical(cls.__name__), cls, EVERYTHING, REPORTED, isinstance(base, Entry) and base.oracle)
 

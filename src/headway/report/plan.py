@@ -86,7 +86,7 @@ def _cell(plan: Plan, judged: Judged, target: Target) -> str:
 
 
 def _family(plan: Plan) -> str:
-    """Return the latency that a bar shows: the first latency with a target. If no latency has one, return TTFT."""
+    """Return the latency that a bar shows: the first latency with a target. If no latency has a target, return TTFT."""
     names = [target.figure.rpartition("_")[0] for target in plan.targets]
     return next((name for name in names if name in DRAWN), "ttft")
 

@@ -31,8 +31,8 @@ class Stay(NamedTuple):
 
 
 class Places:
-    """The requests of each instance: `prompts` are those whose prompt the instance computes, and `answers` are those
-    for which it only generates tokens."""
+    """The requests of each instance. `prompts` has the requests whose prompt the instance computes. `answers` has the
+    requests for which the instance only generates tokens."""
 
     def __init__(self, requests: Table, until_ps: int) -> None:
         self.until_ps = until_ps  # time at which requests that have not ended are assumed to end

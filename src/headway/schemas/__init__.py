@@ -1,4 +1,4 @@
-"""JSON Schemas, for editors, of the files that people write; and starters, which are short files to begin with. This
+"""JSON Schemas of the files that people write, for editors; and starters, which are short files to start from. This
 folder has one schema for each kind of file.
 
 `python -m headway.schemas` generates the schemas from the declarations of the keys. They are stored as files, so that

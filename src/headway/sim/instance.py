@@ -164,8 +164,8 @@ class Instance:
             blocks.reported_to = NEVER
 
     def log_resumed(self) -> None:
-        """Log the gaps between the tokens of a run in which preempted requests resume. The first gap of these requests
-        is longer than that of the others."""
+        """Log the gaps between the tokens of a run in which preempted requests resume. The first gap of a resumed
+        request is longer than the first gap of other requests."""
         run, resuming = self.run, self.scheduler.resuming
         first, increment, later, others = run.first, run.increment, run.length - 1, self.batch.counted
         for job in resuming:

@@ -1,11 +1,12 @@
 """Several routers in front of one cluster. To the event loop they are one control plane.
 
 Each router has its own control plane: views, counts, policies, prefix indexes, queue, delayed requests and random
-streams. If the routers synchronise, each learns at every multiple T of the interval what the others had counted before
-T. The views of a router then show its own current counts plus the counts of the other routers at T, and its prefix
-indexes learn to which instances the others have sent prompts. The exchange runs just before the first event at or after
-T. The exchange may run later than T, because no count changes between T and that event. If requests wait in a router's
-queue, the exchange is an event of its own, because it may let the router send them.
+streams. If the routers synchronise, they exchange their counts at every multiple T of the interval: each router learns
+what the other routers had counted before T. The views of a router then show its own current counts plus the counts of
+the other routers at T. Its prefix indexes learn which prompts the other routers have sent to which instances. The
+exchange runs just before the first event at or after T. The exchange may run later than T, because no count changes
+between T and that event. If requests wait in a router's queue, the exchange is an event of its own, because it may let
+the router send them.
 """
 
 from collections.abc import Callable

@@ -251,7 +251,7 @@ class Tiers:
             self.down.add(now, fresh)
 
     def put(self, tiers: list[Tier], now: int, content: list[Stretch]) -> None:
-        """Put content into the first store, and the content that this store then evicts into the next one."""
+        """Put content into the first store. If a store then evicts content, put that content into the next store."""
         for tier in tiers:
             if not content:
                 break

@@ -74,8 +74,8 @@ class FrozenContext(Context):
 
 class Stage:
     """Copies of the engines' views, for the candidates. Before a candidate decides, the copies are set to the state
-    that a shot recorded. The prefix indexes are not copied: candidates use those of the live router, because only these
-    know the real placements and KV events."""
+    that a shot recorded. The prefix indexes are not copied: candidates use the live router's indexes, because only
+    these record the real placements and KV events."""
 
     def __init__(self, control: ControlPlane) -> None:
         self.views = tuple(InstanceView(view.index, view.id) for view in control.ordered)

@@ -72,7 +72,7 @@ def arithmetic(left: int, right: int) -> int:
 
 def needs_guard(op: ast.operator, left: int, right: int) -> bool:
     """Return whether an operator needs a guard, because its result could grow without bound. Adding a small value in a
-    loop needs no guard, because it grows too slowly to do harm. Doubling a value in a loop needs one."""
+    loop needs no guard, because the sum grows too slowly to do harm. Doubling a value in a loop needs a guard."""
     if isinstance(op, ast.Add | ast.Sub) and left & BIG and right & BIG:
         return True
     if isinstance(op, ast.Add):

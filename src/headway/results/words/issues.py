@@ -156,7 +156,7 @@ def write_issues(run: Material, problems: list[Issue], focus: Collection[str], e
 
 
 def _findings(run: Material) -> list[Issue]:
-    """Return one issue per kind: its worst finding in full, and the number of others."""
+    """Return one issue per kind of finding: the worst finding in full, and the number of other findings."""
     kinds: dict[str, list[int]] = {}
     for place, finding in enumerate(run.findings):
         kinds.setdefault(finding.kind, []).append(place)

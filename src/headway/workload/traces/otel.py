@@ -243,7 +243,8 @@ def _value(typed: Any) -> Any:
 
 
 def _first(values: Json, names: tuple[str, ...]) -> tuple[str, Any]:
-    """Return the first of `names` that has a value in `values`, and this value. If none has one, return ("", None)."""
+    """Return the first of `names` that has a value in `values`, and this value. If no name has a value, return ("",
+    None)."""
     return next(((name, values[name]) for name in names if values.get(name) is not None), ("", None))
 
 
