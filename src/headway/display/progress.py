@@ -129,8 +129,8 @@ class Bar:
     results remain.
 
     The bar is redrawn at regular times even if no progress is reported. In a terminal, the signal of a timer redraws
-    it. A thread would make it unsafe to fork worker processes. The kernel of a notebook has threads anyway, so there a
-    thread redraws it.
+    it. A thread would make it unsafe to fork worker processes. In a notebook, a thread redraws the bar, because the
+    kernel has threads anyway.
     """
 
     KEPT: Final = "Nothing was written."

@@ -26,7 +26,7 @@ Sampler = Literal["nsga2", "tpe", "cmaes"]
 def load_engine(name: str) -> Any:
     """Return the module of a search engine, `evolve/NAME.py`.
 
-    The module of an engine without a language model has three names. `BATCH` is the default batch size,
+    The module of an engine without a language model defines three names. `BATCH` is the default batch size,
     `searcher(plan, suite)` returns a `Searcher`, and `describe(plan, suite)` returns the engine's entries for
     search.json. The module of an engine with a language model has two functions. `framework()` imports the engine's
     package, and `search(task)` returns the candidates of a `WritingTask`.

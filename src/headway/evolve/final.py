@@ -59,8 +59,8 @@ class Contestant(Struct, frozen=True):
 
 
 class Conclusion(Displayed, Struct, frozen=True):
-    """The result of a search. `contestants` is sorted from best to worst. If the suite has no held-out part, it is
-    empty. `judged` has the candidates in the order of the search."""
+    """The result of a search. `contestants` is sorted from best to worst; without a held-out part, it is empty.
+    `judged` has the candidates in the order of the search."""
 
     _view: ClassVar[str] = "headway.evolve.search_tables:conclusion_view"
     _types: ClassVar[Types] = {

@@ -1,7 +1,7 @@
 """Limits of a disposable process, which the operating system enforces.
 
-The operating system limits memory, CPU time, files and processes. With pyseccomp (on Linux), it also denies the system
-calls that a simulation does not need: a process can read files, but it cannot write files, open sockets or start
+The operating system limits memory, CPU time, files and processes. With pyseccomp (on Linux), the kernel also denies the
+system calls that a simulation does not need: a process can read files, but it cannot write files, open sockets or start
 processes.
 """
 
@@ -99,7 +99,7 @@ def control(option: int, value: int) -> None:
 @cache
 def sieve() -> Any:
     """Return the filter of system calls. If pyseccomp is not available, return None. The zygote (the process that forks
-    the disposable processes) creates the filter only once, because that takes longer than a fork."""
+    the disposable processes) creates the filter only once, because creating a filter takes longer than a fork."""
     if sys.platform != "linux":
         return None
     try:

@@ -54,9 +54,9 @@ class Search:
         self._best: float | None = None
 
     def run(self, evaluations: int) -> list[Judged]:
-        """Evaluate candidates until there are `evaluations` of them, and return them in the order of their proposal.
-        Candidates whose evaluation is stored in the folder count too. If a candidate is proposed twice, it counts twice
-        but runs once."""
+        """Evaluate `evaluations` candidates, and return them in the order of their proposal. Candidates whose
+        evaluation is stored in the folder count too. If a candidate is proposed twice, it counts twice but runs
+        once."""
         written = self.journal.batches()
         number = 0
         while len(self.judged) < evaluations:

@@ -119,7 +119,7 @@ class Zygote:
         return self._out
 
     def send(self, place: int, frame: bytes, deadline_s: float) -> bool:
-        """Send a task to the process. Return whether this succeeded; it fails if the process has ended."""
+        """Send a task to the process. Return False if the process has ended."""
         self.place, self._received = place, bytearray()
         self.until = time.monotonic() + deadline_s + GRACE_S
         try:
@@ -244,8 +244,8 @@ def _drive(tasks: Sequence[Task], zygotes: list[Zygote], limits: Limits, finishe
 
 
 def _wait(ears: selectors.BaseSelector) -> list[tuple[Zygote, bytes | Failure]]:
-    """Wait for zygotes. Return those that have answered, died or exceeded their deadline, each with its answer or a
-    Failure."""
+    """Wait for zygotes. Return the zygotes that have answered, died or exceeded their deadline, each with its answer or
+    a Failure."""
     working = [key.data for key in ears.get_map().values()]
     ready = ears.select(max(0.0, min(zygote.until for zygote in working) - time.monotonic()))
     answers: list[tuple[Zygote, bytes | Failure]] = []

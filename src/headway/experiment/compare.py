@@ -159,9 +159,9 @@ def compare(
     then means, with the paired difference from the `baseline` (by default the stage's plain policy if it runs, else the
     first policy) and its 95 % confidence interval. A difference within noise does not make a policy the best.
 
-    `output` is a folder for the study: the run of each policy with the first seed, with the detail of `trace`
-    (`minimal`, `decisions` or `full`), and `study.json`. Runs use `workers` processes, by default one per core, or the
-    Ray cluster at the address `ray`. Workers print to standard error.
+    `output` is a folder for the study. Headway writes `study.json` there, and the run of each policy with the first
+    seed. `trace` sets the detail of these runs: `minimal`, `decisions` or `full`. Runs use `workers` processes, by
+    default one per core, or the Ray cluster at the address `ray`. Workers print to standard error.
 
     If prefill instances keep no copy of a prefix, a pair policy that seeks prefixes runs twice: without a change, and
     with `transfer.keep_prefill_copy` on.

@@ -61,8 +61,8 @@ class Axis(Struct, frozen=True):
 
     def numbers(self) -> dict[str, Any]:
         """Map the text of each value to the value that a table shows. If all values are quantities of one kind, such as
-        rates, these are numbers in base units. Otherwise a string or number is shown as it is, and any other value as a
-        short string."""
+        rates, the table shows numbers in base units. Otherwise it shows strings and numbers unchanged, and any other
+        value as a short string."""
         if all(isinstance(value, str) for value in self.values):
             for read in READERS:
                 try:

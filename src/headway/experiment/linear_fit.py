@@ -1,8 +1,8 @@
 """Fits the durations of the latency model `linear` to the recorded run of an engine.
 
-Use it for an engine whose steps were not measured, or whose GPU is unknown. A single run does not show well which of
-the durations caused a latency. Therefore a penalty keeps each duration near its initial value, and a duration of zero
-stays zero.
+Use this fit for an engine whose steps were not measured, or whose GPU is unknown. A single run does not show well which
+of the durations caused a latency. Therefore a penalty keeps each duration near its initial value, and a duration of
+zero stays zero.
 """
 
 from __future__ import annotations

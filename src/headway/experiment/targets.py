@@ -59,7 +59,7 @@ class Target(Struct, frozen=True):
         return figure_of(figures, self.figure)
 
     def met(self, figures: Json) -> bool:
-        """Return whether a run meets the target. A run that has no value of the figure does not meet it."""
+        """Return whether a run meets the target. A run without a value of the figure misses the target."""
         value = self.value(figures)
         return value is not None and SIGNS[self.sign](value, self.limit)
 

@@ -37,8 +37,8 @@ class Queue(Protocol):
     change the order, so that the order stays constant between calls of these methods.
 
     Two methods are optional. `chunk(ticket)` returns the maximum number of prompt tokens of a request in one step. None
-    means the whole token budget of the step. It is called whenever the request begins to wait. `ended(ticket,
-    output_tokens, completed)` is called when a running request completes or its client gives up.
+    means the whole token budget of the step. The engine calls `chunk` whenever the request begins to wait.
+    `ended(ticket, output_tokens, completed)` is called when a running request completes or its client gives up.
     """
 
     def add(self, ticket: Ticket) -> None:

@@ -1,4 +1,4 @@
-"""Reads the requests that an engine served from a file: arrival, first and last token, and lengths."""
+"""Reads a file of requests that an engine served: arrival, first and last token, and lengths."""
 
 import csv
 from collections.abc import Iterator, Sequence

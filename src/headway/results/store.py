@@ -131,7 +131,7 @@ def write(folder: str | Path, run: RunFiles) -> None:
 
 @contextlib.contextmanager
 def writing(place: str | Path) -> Iterator[None]:
-    """Convert an `OSError` while a file or folder is written into a `HeadwayError` with a readable message."""
+    """If writing a file or folder raises an `OSError`, raise a `HeadwayError` with a readable message instead."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Writes starters: short files with comments that run at once, as a beginning for a user's own file.
+"""Writes starters: short, commented files from which users start their own files. A starter is valid as written.
 
 The templates are in `presets/starters`. A template is filled with the user's values, checked in the same way as a file
 that a user loads, and then written.

@@ -61,8 +61,8 @@ class StepScheduler:
         self.hits: HitRate | None = None  # set if a policy reads the hit rate
 
     def form_step(self, now: int) -> bool:
-        """Choose the requests of the next step. Return whether the step after it may have other requests even if no
-        event happens in between."""
+        """Choose the requests of the next step. Return whether the following step may have other requests, even if no
+        event happens until then."""
         batch, cache = self.batch, self.cache
         self.run.chunks = []
         once = shut = False

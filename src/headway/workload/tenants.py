@@ -236,8 +236,8 @@ def _share_rate(tenants: dict[str, tuple[Json, dict[str, str]]], total: Any) -> 
 
 
 def _settle(keys: SenderKeys, where: str) -> Json:
-    """Return the keys that a section sets. If it has an archetype, add the keys that the archetype sets, except keys
-    that the section sets itself."""
+    """Return the keys that a section sets. If the section has an archetype, add the keys that the archetype sets,
+    except keys that the section sets itself."""
     values: Json = present({name: getattr(keys, name, None) for name in KEYS})
     weight = values.get("weight")
     if weight is not None and not (isfinite(weight) and 1e-9 <= weight <= 1e9):
