@@ -2,8 +2,8 @@
 
 `schema_of` converts a type to a schema. For a struct, it returns the schema of the section with the struct's keys. If
 the type of a key is too general, such as `Any`, its `Form` describes the valid values. A schema accepts the same names
-of keys as `read`. For values it is less strict, because it cannot check values against each other. All schemas follow
-draft 7 of JSON Schema, which every editor knows.
+of keys as `read`. For values, a schema is less strict than `read`, because it cannot check values against each other.
+All schemas follow draft 7 of JSON Schema, which every editor knows.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ class Audience:
         self.lock: ViewLock | None = None  # set while the views are locked during calls of policies
 
     def join(self, now_ps: int, policies: Sequence[Any], flights: dict[int, Flight]) -> None:
-        """Bind these policies and send them all events from now on. For each request in flight, they first receive
-        events as if the request were routed now."""
+        """Bind these policies and send them all events from now on. For each request in flight, the policies first
+        receive events as if the request were routed now."""
         for policy in policies:
             bind = getattr(policy, "bind", None)
             if bind is not None:

@@ -17,10 +17,10 @@ and the event, and carries out the answer:
     instance_changed(now, index, state)   an instance changes its state
     regroup(now)                          an instance joined or left                    requests to arrive again
 
-`wake` and `pump` return one decision at a time. The driver carries it out before it asks for the next decision, so that
-the signals include its effect. `wake` decides on requests that admission delayed, then on requests that waited for an
-instance. `pump` decides on the requests in the queue of flow control. The two are separate because the simulator
-reports ended requests between them.
+`wake` and `pump` return one decision at a time. The driver carries out each decision before it asks for the next one,
+so that the signals include the effect of the decision. `wake` decides on requests that admission delayed, then on
+requests that waited for an instance. `pump` decides on the requests in the queue of flow control. `wake` and `pump` are
+separate, because the simulator reports ended requests between the two calls.
 
 `next_ps` is the time at which the driver must call `wake` and then `pump`, unless an event happens earlier.
 """

@@ -64,7 +64,8 @@ class WaitingRoom:
                 self.next_ps = min(self.next_ps, group.first_stranded.until_ps)
 
     def delays(self, request_id: int) -> int:
-        """Return how often this request was delayed, if its delay was the last to end. Otherwise return 0."""
+        """If the delay of this request was the last delay to end, return how often the request was delayed. Otherwise
+        return 0."""
         last, times = self._asked_again
         return times if last == request_id else 0
 

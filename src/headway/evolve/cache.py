@@ -105,7 +105,8 @@ class Cache:
                 del self._records[next(iter(self._records))]
 
     def _read(self, key: Key) -> Record | None:
-        """Return the record in the folder. If it is missing or another version of Headway wrote it, return None."""
+        """Return the record in the folder. If there is no record, or another version of Headway wrote the record,
+        return None."""
         if self.folder is None:
             return None
         try:

@@ -57,7 +57,7 @@ class Dialogue(Struct, frozen=True):
     evaluations: int = 50
 
     def start(self, suite: Suite) -> Bundle:
-        """Return the first candidate. Its policies at `stages` are written in the policy language."""
+        """Return the first candidate. The candidate's policies at `stages` are written in the policy language."""
         if not asks_model(self.engine):
             raise HeadwayError(f"--engine: expected openevolve or gepa, got {self.engine!r}.")
         if self.evaluations < 1:

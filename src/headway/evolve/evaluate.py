@@ -256,7 +256,7 @@ class Trial:
 
 
 def _encodable(text: str) -> str:
-    """Return the text, with those characters escaped that cannot be encoded as UTF-8."""
+    """Return the text. Escape characters that cannot be encoded as UTF-8."""
     return text.encode(errors="backslashreplace").decode()
 
 

@@ -80,7 +80,7 @@ def _cell(cases: Sequence[CaseResult], path: str, form: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """Return the text with those parts changed that a framework's filter would treat as secrets."""
+    """Return the text. Change the parts that a framework's filter would treat as secrets."""
     text = LONG_RUN.sub(lambda run: f"{run[0][:24]}...", text)
     return SECRET.sub(r"\1\2 is", text)
 

@@ -68,8 +68,8 @@ def hypervolume(points: Sequence[Point], reference: Point) -> float:
 
 def _volume(points: list[tuple[float, ...]]) -> float:
     """Return the volume above the origin that the points dominate together. Cut the volume into slices at the points'
-    values of the last objective. The height of a slice is the difference between two such values. Its base is the
-    volume that the points at or above the slice dominate in the other objectives."""
+    values of the last objective. The height of a slice is the difference between two such values. The base of a slice
+    is the volume that the points at or above the slice dominate in the other objectives."""
     if not points:
         return 0.0
     if len(points[0]) == 1:

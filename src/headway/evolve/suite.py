@@ -212,8 +212,8 @@ def _part(part: str, data: object, shared: Json, workloads: object) -> tuple[Cas
 
 
 def _cases(data: object, where: str, shared: Json, workloads: object) -> Iterable[Case]:
-    """Return the cases of one entry of a part: one case for each seed of the entry. Its scenario is the shared scenario
-    with the workload and the changes of the entry."""
+    """Return the cases of one entry of a part: one case for each seed of the entry. The scenario of a case is the
+    shared scenario with the workload and the changes of the entry."""
     entry = read(EntryKeys, data, where)
     name, workload = _workload(entry.workload, workloads, f"{where}.workload")
     changes = _section(entry.scenario, f"{where}.scenario")

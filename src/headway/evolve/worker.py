@@ -148,8 +148,8 @@ class Zygote:
             self.process.wait()
 
     def forget(self) -> None:
-        """Close the pipes without ending the process. A forked copy of the caller calls this, because it does not own
-        the process."""
+        """Close the pipes without ending the process. A forked copy of the caller calls this, because the copy does not
+        own the process."""
         self.process.returncode = 0
         self._close_pipes()
 

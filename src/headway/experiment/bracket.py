@@ -82,8 +82,9 @@ class Mixes:
         self._order = sorted(range(len(self._pools)), key=lambda place: -self._pools[place].usd_per_hour)
 
     def cheapest(self, every: bool = False) -> Counts | None:
-        """Return the cheapest mix that meets the SLO. `ask` has said no to every mix with one replica less. By default
-        the search assumes that a larger mix is never worse. With `every`, it asks for every cheaper mix instead."""
+        """Return the cheapest mix that meets the SLO. `ask` has said no to every mix with one replica less. By default,
+        the search assumes that a larger mix is never worse. With `every`, the search asks for every cheaper mix
+        instead."""
         best = self._first()
         if best is None:
             return self._of_all(None) if every else None
@@ -107,8 +108,8 @@ class Mixes:
         return smaller
 
     def _judge(self, counts: Counts, ahead: Sequence[Counts] = ()) -> bool:
-        """Return whether a mix meets the SLO. Call `ask` only if the answers for smaller and larger mixes do not
-        already tell."""
+        """Return whether a mix meets the SLO. Call `ask` only if the answer does not follow from the answers for
+        smaller and larger mixes."""
         if not self._space.serves(counts) or any(_within(counts, other) for other in self._no):
             return False
         if any(_within(other, counts) for other in self._yes):

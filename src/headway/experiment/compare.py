@@ -116,8 +116,8 @@ class Comparison(Displayed, Struct, frozen=True):
 
 
 def _find_label(name: str, labels: Sequence[str]) -> str | None:
-    """Return the label that is equal to a name. If no label is, but exactly one policy has this name, return the label
-    of that policy."""
+    """Return the label that is equal to a name. If no label is equal, and exactly one policy has this name, return the
+    label of that policy."""
     canonical = registry.canonical(name)
     for label in labels:
         if label in (name, canonical):

@@ -127,8 +127,8 @@ def note_lost_prefixes(cluster: Cluster, routing: Mapping[str, Any]) -> str | No
 
 
 def _seeks_prefixes(spec: Any) -> bool:
-    """Return whether a policy routes by cached prefixes. A pair policy declares this in `seeks_prefixes`; for any other
-    policy, it is true if the policy reads a prefix index."""
+    """Return whether a policy routes by cached prefixes. A pair policy declares this in `seeks_prefixes`. Any other
+    policy routes by cached prefixes if it reads a prefix index."""
     policy = _build_routing(spec)
     entry = registry.own_entry(policy)
     reads = entry is not None and "prefix_index" in entry.exact

@@ -183,11 +183,11 @@ def plan(
     """Find the fewest replicas, or the cheapest mix of deployments, that meet an SLO at the scenario's load
     (`find="replicas"`), or the highest load that its cluster sustains (`find="load"`).
 
-    `slo` has bounds such as "ttft_p99<=500ms, attainment>=0.99". Without it, 99 % of the planned requests must meet the
-    scenario's own SLO. The SLO must hold with each of `seeds` seeds. `vary` names the pools to resize, by default all,
-    up to `max_replicas` each. `tolerance` is the relative precision of the highest load. The result also has a
+    `slo` has bounds such as "ttft_p99<=500ms, attainment>=0.99". Without `slo`, 99 % of the planned requests must meet
+    the scenario's own SLO. The SLO must hold with each of `seeds` seeds. `vary` names the pools to resize, by default
+    all, up to `max_replicas` each. `tolerance` is the relative precision of the highest load. The result also has a
     curve: the figures of the cluster at `points` loads around the highest load. The search assumes that more replicas
-    never serve worse. With `every`, it does not assume this, but runs every cheaper cluster.
+    never serve worse. With `every`, the search runs every cheaper cluster instead.
     """
     loaded = Scenario.load(scenario, overrides)
     _check(find, seeds, tolerance, points)

@@ -113,8 +113,8 @@ class Processes:
 
 
 class _Sending:
-    """Runs a batch of jobs in a pool. When a process dies, it runs each job that was in flight again, alone, to find
-    the job that killed the process."""
+    """Runs a batch of jobs in a pool. When a process dies, all jobs that were in flight are repeated one by one, to
+    find the job that killed the process."""
 
     def __init__(self, processes: Processes, batch: Batch, size: int) -> None:
         self.processes, self.batch, self.size = processes, batch, size

@@ -52,7 +52,7 @@ class Space(Struct, frozen=True):
         return [*zip(self.pools, counts, strict=True), *((pool, pool.now) for pool in self.fixed)]
 
     def key(self, counts: Counts) -> tuple[float, int, Counts]:
-        """Return a sort key: a plan prefers the lower price and, if prices are equal, the fewer replicas."""
+        """Return a sort key: a plan prefers a lower price and, if prices are equal, fewer replicas."""
         return self.usd_per_hour(counts), sum(counts), counts
 
     def replicas(self, counts: Counts) -> dict[str, int]:

@@ -99,8 +99,8 @@ def _environment() -> Any:
         raise missing_extra("tokens.chat_template", "jinja2", "tokens") from None
 
     class Generation(jinja2.ext.Extension):
-        """The Jinja tag `generation`. Templates mark the model's output with it for training; here it only renders its
-        content."""
+        """The Jinja tag `generation`. For training, templates mark the model's output with this tag. Here, the tag only
+        renders its content."""
 
         tags = {"generation"}  # noqa: RUF012
 

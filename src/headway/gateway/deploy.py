@@ -162,8 +162,8 @@ class AdminApi:
 
     @classmethod
     def of(cls, document: Json) -> AdminApi | None:
-        """Return the admin API that a gateway's file configures. If the file configures none, or if its key is not in
-        the environment, return None."""
+        """Return the admin API that a gateway's file configures. If the file configures no admin API, or if the API's
+        key is not in the environment, return None."""
         section = document.get("admin")
         if not isinstance(section, dict) or not os.environ.get(str(section.get("key_env")), "").strip():
             return None

@@ -168,8 +168,9 @@ class Plane:
 
     @contextmanager
     def confine(self, now_ps: int, request: Request, places: Collection[int]) -> Iterator[bool]:
-        """Until the context ends, let only the engines at these places serve the request. If none of them can serve it,
-        restrict nothing and yield False. Prefill engines are not restricted, because they do not answer the request."""
+        """Until the context ends, let only the engines at these places serve the request. If none of these engines can
+        serve the request, restrict nothing and yield False. Prefill engines are not restricted, because they do not
+        answer the request."""
         group = self.control.groups.of(request.model)
         members = () if group is None else group.instances
         hidden = [view for view in members if view.index not in places and view.role != "prefill"]
@@ -232,8 +233,8 @@ class Plane:
     # --- other gateways ----------------------------------------------------------------------------------------------
 
     def heard(self, now_ps: int, peer: str, counts: Mapping[int, Counts], touches: Sequence[tuple[int, Path]]) -> None:
-        """Store the request counts of another gateway, by the engine's place. Record the prompts that it sent to
-        engines (`touches`)."""
+        """Store the request counts of another gateway, by the engine's place. Record the prompts that the other gateway
+        sent to engines (`touches`)."""
         self._write(now_ps, "heard", peer, dict(counts), list(touches))
         self.places.hear(peer, counts)
         for place, path in touches:

@@ -1,7 +1,7 @@
-"""The session of a request. A header names the session. Without the header, the session is the body's `user`. Without
-both, it is a hash of the messages up to and including the first user message, because all turns of a conversation share
-these messages. Conversations that begin with the same messages count as one session; they also share their cached
-prefix. A prompt without messages has no session.
+"""The session of a request. A header names the session. Without the header, the session is the body's `user`. If both
+are missing, the session is a hash of the messages up to and including the first user message, because all turns of a
+conversation share these messages. Conversations that begin with the same messages count as one session; they also share
+their cached prefix. A prompt without messages has no session.
 
 The code finds the first messages without decoding the JSON. JSON escapes quotes within strings, so `"user"` with its
 quotes is always a whole string. To find the end of the message after this string, the search follows only strings and

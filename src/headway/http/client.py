@@ -103,7 +103,8 @@ class HttpClient:
             self._session = None
 
     async def get(self, url: str, headers: Mapping[str, str] | None = None, most_bytes: int | None = None) -> Answer:
-        """Return the answer. Raise NoAnswer if the server gives none, and TooLong if the body exceeds `most_bytes`."""
+        """Return the answer. Raise NoAnswer if the server does not answer, and TooLong if the body exceeds
+        `most_bytes`."""
         async with self.stream("GET", url, headers=headers) as stream:
             return Answer(stream.status, await stream.read(most_bytes))
 

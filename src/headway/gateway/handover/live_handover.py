@@ -211,7 +211,8 @@ class KvdHanding(VllmHanding):
             self.whole("prefill failed")
 
     async def _check(self, keys: list[bytes]) -> None:
-        """Send the request to the decode engine. If the daemon lacks a block, that engine computes the prompt again."""
+        """Send the request to the decode engine. If the daemon lacks a block, the decode engine computes the prompt
+        again."""
         try:
             addresses = await self._places(keys)
             why = "" if addresses else "blocks missing"

@@ -108,7 +108,7 @@ class KvdClient:
 
     async def fetch(self, keys: Sequence[bytes], source: str, ttl_s: float | None = None) -> int:
         """Make the daemon copy blocks that it lacks from the daemon at `source`, in the order of `keys`. Return how
-        many blocks it then has, counted from the first key to the first missing block."""
+        many blocks the daemon then has, counted from the first key to the first missing block."""
         total = 0
         for part in _parts(keys):
             answer, _ = await self._ask(frames.Fetch(part, source, _milliseconds(ttl_s)), frames.Count)

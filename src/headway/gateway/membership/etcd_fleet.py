@@ -44,7 +44,8 @@ class EtcdFleet:
         return await self.etcd.delete(f"{self.prefix}/cordon/{check_id(name, 'NAME')}")
 
     async def drain(self, name: str, why: str, wait_s: float) -> str:
-        """Cordon a node and wait until its engine is idle. Return "" if it is idle, otherwise why it is not."""
+        """Cordon a node and wait until its engine is idle. Return "" if the engine is idle, otherwise the reason why it
+        is not."""
         if not await self.cordon(name, why, drain=True):
             return "no agent reports its load"
         until = time.monotonic() + wait_s

@@ -1,8 +1,8 @@
 """Writes one chapter of live traffic as a run folder. It runs in a separate process, so that no request waits for it.
 
 The gateway does not see inside engines. Therefore a request counts as started when the gateway sends it, and an engine
-counts as busy while it has requests. The number of cached tokens is the number that the engine reports. Without a
-report, it is the number of tokens that the gateway believed cached.
+counts as busy while it has requests. The number of cached tokens is the number that the engine reports. If the engine
+reports no number, the gateway's own estimate is used.
 """
 
 import os

@@ -1,5 +1,6 @@
 """Shadow candidates: policies that are asked about live decisions, but decide on none. The gateway records the state
-before each decision. After it has sent the request, it asks the candidates, for a few milliseconds at a time."""
+before each decision. After the gateway has sent the request, it asks the candidates, for a few milliseconds at a
+time."""
 
 from __future__ import annotations
 

@@ -149,8 +149,8 @@ class Stream:
         return True
 
     def _restart(self, trust: str) -> None:
-        """Forget all blocks. `trust` says how well the cache is known from now on. If the engine has several ranks,
-        this is at most PARTIAL."""
+        """Forget all blocks. `trust` says how well the cache is known from now on. If the engine has several ranks, the
+        trust is at most PARTIAL."""
         if len(self._ranks) > 1:
             trust = PARTIAL
         if trust == PARTIAL == self.trust and not self.ledger.blocks:
