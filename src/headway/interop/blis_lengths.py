@@ -1,8 +1,8 @@
 """Translate length distributions between BLIS and a workload.
 
 In BLIS, the length of an input excludes its shared prefix. In a workload, the length of a prompt includes the prefix,
-unless `prefix.added` is set. The import sets `prefix.added`. If a workload does not set it, the export shifts the
-distribution of a prompt by the length of the prefix; only some distributions can be shifted.
+unless `prefix.added` is set. The import sets `prefix.added`. If a workload does not set `prefix.added`, the export
+shifts the distribution of a prompt by the length of the prefix; only some distributions can be shifted.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Translate a weighted profile to llm-d's `EndpointPickerConfig`, and back.
 
-A feature that only one of the two projects has raises an error if decisions depend on it, and adds a note if they do
-not.
+If only one of the two projects has a feature, and decisions depend on this feature, the translation fails with an
+error. If decisions do not depend on it, the translation adds a note.
 """
 
 from pathlib import Path

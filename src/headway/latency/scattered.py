@@ -61,7 +61,7 @@ def _envelope(
 
 def _settle(grid: list[list[int]], nodes: list[int], lasts: list[int], furthest: list[int]) -> None:
     """Change the grid so that values never fall along a row or from row to row. First lower each extrapolated value
-    that is higher than the value in the next row. Then raise each value that is lower than a value of smaller
+    that is higher than the value in the next row. Then raise each value that is lower than a value at smaller
     counts."""
     for number in range(len(grid) - 2, -1, -1):
         for column in range(bisect_right(nodes, furthest[number]), len(nodes)):

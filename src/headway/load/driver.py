@@ -201,9 +201,9 @@ def load(
     tick_s: float | None = None,
     lines: int = 0,
 ) -> Result:
-    """Send a scenario's workload to an endpoint and return what clients saw. Of the scenario, the run uses only the
-    workload, the seed, the SLO targets, `warmup` and `horizon`. The workload's clock runs `speed` times as fast as the
-    wall clock. For `tick_s` and `lines` see `Driver`."""
+    """Send a scenario's workload to an endpoint and return what clients saw. The run uses only these parts of the
+    scenario: the workload, the seed, the SLO targets, `warmup` and `horizon`. The workload's clock runs `speed` times
+    as fast as the wall clock. For `tick_s` and `lines` see `Driver`."""
     loaded = Scenario.load(scenario, overrides)
     traffic = loaded.workload.plan(loaded.seed.workload, loaded.cluster.default_model())
     book = drive(traffic, ask, speed, loaded.horizon_ps, progress, tick_s, lines)

@@ -304,8 +304,8 @@ class PrefixIndex:
         self._sizes[instance] = 0
 
     def touch(self, instance: int, path: Path) -> None:
-        """Make the full blocks of the prompt the most recently used of the instance. Evict the oldest blocks beyond the
-        capacity."""
+        """Make the full blocks of the prompt the instance's most recently used blocks. Evict the oldest blocks beyond
+        the capacity."""
         runs = path.blocks(self.block_tokens)
         table = self._holders
         pieces = self._pieces[instance]
@@ -374,8 +374,8 @@ class PrefixIndex:
             pieces.move_to_end(key)
 
     def _evict(self, instance: int, excess: int) -> None:
-        """Drop the `excess` least recently used blocks. They are at the end of the oldest piece, which is always the
-        last piece of its run."""
+        """Drop the `excess` least recently used blocks. These blocks are at the end of the oldest piece, which is
+        always the last piece of its run."""
         table = self._holders
         pieces = self._pieces[instance]
         fronts = self._fronts[instance]

@@ -133,8 +133,8 @@ def policy(
     its path (`my_policy.py:MyPolicy`) is not registered.
 
     `reported` lists the reported signals that the policy reads, and reading any other reported signal raises an error.
-    If `reported` is omitted, the policy may read all of them. If `exact` is omitted too, the policy may also read
-    tenants and totals. `kind` decides whether the policy runs in a comparison that names no policies."""
+    If `reported` is omitted, the policy may read all reported signals. If `exact` is omitted too, the policy may also
+    read tenants and totals. `kind` decides whether the policy runs in a comparison that names no policies."""
 
     def register(cls: T) -> T:
         entry = describe(cls, stage, name, exact, reported, oracle, kind)

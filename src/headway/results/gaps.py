@@ -1,10 +1,10 @@
 """Exact order statistics of the gaps between tokens, by counting the gaps instead of listing each one.
 
-The recorder stores gaps as arithmetic progressions: `steps` gaps, the first of which is `first`, and each next one
-longer by `increment`. Each of these gaps occurs `weight` times. A few million progressions represent hundreds of
-millions of gaps. One pass counts the gaps in buckets of 2^shift picoseconds. Buckets that contain a requested rank are
-split into finer buckets until the exact gap is known. The result depends only on the gaps and how often each occurs,
-not on how the gaps are divided into progressions.
+The recorder stores gaps as arithmetic progressions. A progression has `steps` gaps: the first gap is `first`, and each
+following gap is longer by `increment`. Each of these gaps occurs `weight` times. A few million progressions represent
+hundreds of millions of gaps. One pass counts the gaps in buckets of 2^shift picoseconds. Buckets that contain a
+requested rank are split into finer buckets until the exact gap is known. The result depends only on the gaps and how
+often each occurs, not on how the gaps are divided into progressions.
 """
 
 from bisect import bisect_left, bisect_right

@@ -93,8 +93,8 @@ class Counterfactual(Struct, frozen=True):
 
     @property
     def regret_ps(self) -> int | None:
-        """How much earlier the alternative gives the first token; negative if it gives it later. None if the request
-        has no first token, in the actual run or with the alternative."""
+        """How much earlier the alternative gives the first token than the actual choice; negative if the alternative is
+        later. None if the request has no first token, in the actual run or with the alternative."""
         if self.ttft_ps < 0 or self.alternative_ttft_ps < 0:
             return None
         return self.ttft_ps - self.alternative_ttft_ps

@@ -141,7 +141,7 @@ class Result(Displayed):
         return run.files()
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return the columns of the requests, and their latencies in milliseconds; None if a request has none."""
+        """Return the columns of the requests, and their latencies in milliseconds. A missing latency is None."""
         requests = self.requests
         arrived, first, ended = (requests.column(f"{name}_ps") for name in ("arrival", "first_token", "finished"))
         steps = [tokens - 1 for tokens in requests.column("output_tokens")]

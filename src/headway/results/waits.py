@@ -56,8 +56,8 @@ class Waits:
 
     def inversions(self) -> dict[int, int]:
         """Return the requests that waited while their instance started less important requests. Each request maps to
-        the least important request that overtook it. If several are equally unimportant, it maps to the first of
-        them."""
+        the least important request that overtook it. If several overtaking requests are equally unimportant, the first
+        of them counts."""
         ranks = importance(self.requests)
         if ranks is None:
             return {}

@@ -149,7 +149,7 @@ def write_faults(faults: tuple[Fault, ...]) -> list[Json]:
 
 
 def _falling(share: Fraction) -> Fraction:
-    """Return an approximation of 2^(-5·share), which is exact if 5·share is a whole number. In between, it is linear,
-    so that the result is a fraction and the same on every machine."""
+    """Return an approximation of 2^(-5·share), which is exact if 5·share is a whole number. Between these points, the
+    approximation is linear, so that the result is a fraction and the same on every machine."""
     whole, rest = divmod(5 * share, 1)
     return Fraction((1 - rest / 2) / 2**whole)

@@ -1,9 +1,9 @@
 """JSON Schemas of the files that people write, for editors; and starters, which are short files to start from. This
 folder has one schema for each kind of file.
 
-`python -m headway.schemas` generates the schemas from the declarations of the keys. They are stored as files, so that
-an editor finds them in the installed package. Printing one needs none of the packages that the gateway or a search
-needs.
+`python -m headway.schemas` generates the schemas from the declarations of the keys. The schemas are stored as files, so
+that an editor finds them in the installed package. Printing a schema does not import the packages that the gateway or a
+search needs.
 """
 
 import json

@@ -100,7 +100,7 @@ def find_starter(kind: str) -> Starter:
 
 
 def new_file(kind: str, file: str | Path | None, force: bool) -> Path:
-    """Return the path of a file to write. If it exists, raise an error, unless `force` is set."""
+    """Return the path of a file to write. If the file exists, raise an error, unless `force` is set."""
     path = Path(find_starter(kind).file if file is None else file).expanduser()
     if path.suffix not in ((".yaml", ".yml", ".py") if kind == "policy" else (".yaml", ".yml")):
         endings = ".yaml (a bundle) or .py (its source)" if kind == "policy" else ".yaml"

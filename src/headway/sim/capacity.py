@@ -216,7 +216,7 @@ class Capacity:
 
     def crash(self, now: int, place: Place, duration_ps: int | None) -> None:
         """Stop an instance, which loses all its requests and its cache. If a duration is given, the instance restarts
-        after it. Otherwise the pool replaces the instance if the pool has fallen below its minimum size."""
+        after that time. Otherwise the pool replaces the instance if the pool has fallen below its minimum size."""
         was = place.state
         self.change(now, place, "stopped")  # must happen before the requests of the instance are retried
         self.losses.empty(now, place.index, False, f"{self.name(place)} crashed")

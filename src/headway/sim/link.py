@@ -50,8 +50,8 @@ class Link:
         self.moved_bytes = 0
 
     def start(self, now: int, amount: int, load: Load | None = None, after: int = 0) -> int:
-        """Start a transfer, and return the progress at which it leaves the link. If a `load` waits for the transfer,
-        the load also waits for its earlier transfers, which have left the link when `progress` reaches `after`. A
+        """Start a transfer, and return the progress at which it leaves the link. A `load` that waits for the transfer
+        also waits for the load's earlier transfers. These have left the link when `progress` reaches `after`. A
         transfer takes at least one picosecond."""
         leaving = self.leaving
         alone_ps = -(-amount * PS_PER_SECOND // self.bandwidth) or 1

@@ -28,8 +28,8 @@ class Loader:
         self.ready: list[Job] = []  # requests whose blocks have arrived, in order of arrival
 
     def reach(self, job: Job, hits: int) -> int:
-        """Return the position after the last block that the request whose turn has come can load. If it can load no
-        blocks, return `hits`."""
+        """For the request whose turn has come, return the position after the last block that can be loaded. If no block
+        can be loaded, return `hits`."""
         if job.awaits is not None:
             return -(-job.known // self.size)
         if job.swapped:

@@ -130,7 +130,7 @@ class RunBlocks:
 
     def affordable(self, steps: int) -> int:
         """Return the largest number of steps, up to `steps`, for which there are enough blocks. The run ends after
-        them, and the scheduler decides how to continue."""
+        these steps, and the scheduler decides how to continue."""
         if self.affords(steps):
             return steps
         low, high = 1, steps  # there are enough blocks for `low` steps, but not for `high` steps

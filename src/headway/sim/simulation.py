@@ -208,7 +208,7 @@ class Simulation:
             self.capacity.start(self.started_ps)
 
     def choose_preparations(self) -> list[Phase]:
-        """Return the phases of an instant that precede the router's phases. There are none if there is one router
+        """Return the phases of an instant that precede the router's phases. The list is empty if there is one router
         without a queue, no instance starts or stops, and no policy observes signals that vary."""
         phases: list[Phase] = []
         if self.routers is not None:
@@ -220,9 +220,9 @@ class Simulation:
         return phases
 
     def choose_reactions(self) -> list[Phase]:
-        """Return the phases of an instant that follow the router's phases. They may cause more events at the same
-        instant. There are none if the router has no queue, no instance starts or stops, and the traffic does not depend
-        on how requests end."""
+        """Return the phases of an instant that follow the router's phases. These phases may cause more events at the
+        same instant. The list is empty if the router has no queue, no instance starts or stops, and the traffic does
+        not depend on how requests end."""
         phases: list[Phase] = []
         if self.capacity is not None:
             phases.append(self.manage_capacity)

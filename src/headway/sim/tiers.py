@@ -220,7 +220,7 @@ class Tiers:
 
     def settle(self, now: int) -> None:
         """Offload the content that the GPU's cache has evicted since the last scheduling change. If offload is eager,
-        offload the content that the cache has stored since then instead."""
+        instead offload the content that the cache has stored since that change."""
         cache = self.cache
         if self.eager:
             assert cache.stored is not None

@@ -1,9 +1,9 @@
 """Arrival processes: they yield arrival times in whole microseconds, in ascending order.
 
-Every process except trace and adversarial needs a rate, the inverse of its mean gap. If a trace has no rate, it plays
-once, as recorded. If it has a rate, it is stretched to that rate and repeated, with one mean gap between repetitions.
-The adversarial process needs a rate or an interval. The processes constant, periodic, trace and adversarial have their
-first arrival at time 0; the other processes have it after their first gap.
+Every process except trace and adversarial needs a rate, the inverse of its mean gap. A trace without a rate plays once,
+as recorded. A trace with a rate is stretched to that rate and repeated, with one mean gap between repetitions. The
+adversarial process needs a rate or an interval. The processes constant, periodic, trace and adversarial have their
+first arrival at time 0. In the other processes, the first arrival comes after the first gap.
 """
 
 from __future__ import annotations

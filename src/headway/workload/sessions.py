@@ -1,7 +1,7 @@
 """Sessions: groups of related requests, called turns. The arrival of a turn depends on the end of other turns.
 
-A turn waits for other turns. After they have ended, it arrives with a delay, in which a person thinks or a tool runs.
-The content and the length of each turn are planned in advance, so they do not depend on the cluster.
+A turn waits for other turns. After these have ended, the turn arrives with a delay, in which a person thinks or a tool
+runs. The content and the length of each turn are planned in advance, so they do not depend on the cluster.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

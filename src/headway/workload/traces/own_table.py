@@ -5,8 +5,8 @@ order. The second pass yields the records. If the rows are not in order, they ar
 memory stays bounded.
 
 The table does not describe content, so the reader makes two assumptions. If a prompt is at least as long as the
-previous prompt and answer of its session together, it begins with them. Prompts with the same `prefix` share as many
-tokens as the shortest of these prompts has.
+previous prompt and answer of its session together, the prompt begins with these two. Prompts with the same `prefix`
+share as many tokens as the shortest of these prompts has.
 """
 
 from __future__ import annotations

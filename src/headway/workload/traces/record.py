@@ -16,8 +16,8 @@ class Record(Struct):
     """One request. If the format does not have a field, the field is None.
 
     A request with `after` waits for the end of the requests in `after`. A request of a session without `after` waits
-    for the end of the session's previous record. Then it arrives after `delay_ps`, in which a person thinks or a tool
-    runs.
+    for the end of the session's previous record. After this wait, the request arrives with a delay of `delay_ps`, in
+    which a person thinks or a tool runs.
     """
 
     prompt_tokens: Annotated[int, "length of the prompt"]

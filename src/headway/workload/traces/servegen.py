@@ -133,7 +133,7 @@ def times(window: Window, rng: Random) -> Iterator[int]:
 
 
 def _request(client: Client, lengths: Lengths, rng: Random) -> Iterator[Record]:
-    """Yield the requests of a client without times. The iterator never ends."""
+    """Yield the requests of a client, but without their times. The iterator never ends."""
     draws = {name: make(rng) for name, make in lengths.items()}
     output, ratio, text = draws["output_tokens"], draws.get("reason_ratio"), draws.get("text_tokens")
     media = [(tokens, draws[tokens], draws[count]) for tokens, count in MEDIA if {tokens, count} <= draws.keys()]

@@ -96,7 +96,7 @@ class Waits:
         return record
 
     def _follow(self, ids: Iterable[str]) -> tuple[str, ...]:
-        """Replace each removed request by the requests that it waited for, until all ids remain in the trace."""
+        """Replace each removed request by the requests that it waited for, until only remaining requests are left."""
         visited: dict[str, bool] = {}  # id -> whether the request remains
         todo = list(ids)
         while todo:
