@@ -143,8 +143,8 @@ class Scale(Struct, frozen=True, gc=False):
 
 ADMIT: Final = Admit()
 
-# Groups of instance states. A warming instance serves requests, but more slowly than a ready one. The remaining
-# states, `draining` and `stopped`, belong to no group.
+# Groups of instance states. A warming instance serves requests, but more slowly than a ready one.
+# The remaining states, `draining` and `stopped`, belong to no group.
 SERVING: Final = ("warming", "ready")
 STARTING: Final = ("provisioning", "loading")
 REPLICAS: Final = (*STARTING, *SERVING, "unreachable")  # the states that count towards a pool's replicas

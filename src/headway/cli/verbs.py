@@ -10,8 +10,8 @@ from headway import __version__
 from headway.cli.page import Verdict, text_of
 from headway.errors import HeadwayError
 
-# The verbs by group, in the order of `headway --help`: each with its module in this package, and its function or App. A
-# module is imported when its verb runs or when help is shown.
+# The verbs by group, in the order of `headway --help`. Each has its module in this package, and its function or App.
+# A module is imported when its verb runs or when help is shown.
 GROUPS = {
     "Start": ("starters:init", "starters:schema"),
     "Simulate": (

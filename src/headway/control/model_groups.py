@@ -24,8 +24,8 @@ class Group:
         self.instances = reachable(members)  # the members that can serve now
         self.empty_ps = NEVER  # time since which no member can serve; NEVER if a member can serve
         self.flow: Any = None
-        # Requests that wait for an instance, by request id and oldest first. This is an OrderedDict, because repeatedly
-        # removing the first entry of a plain dict takes quadratic time.
+        # Requests that wait for an instance, by request id and oldest first. An OrderedDict removes its first entry
+        # in constant time; repeated removals from a plain dict take quadratic time.
         self.stranded: OrderedDict[int, Stranded] = OrderedDict()
         self.delayed = 0  # number of requests for this model that admission has delayed
 

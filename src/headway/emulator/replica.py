@@ -51,8 +51,8 @@ class Replica:
         self.held_bytes = 0  # total size of the request bodies in memory, in bytes
         self.clients: dict[ClientConnection, None] = {}
         self.draining = False
-        # `left` counts the requests that will still fail. With `crash-after-tokens`, it counts the tokens before the
-        # crash.
+        # `left` counts the requests that will still fail.
+        # With `crash-after-tokens`, `left` counts the tokens that will be sent before the crash.
         self.fault, self.left = NO_FAULT, 0
         self.heal: asyncio.TimerHandle | None = None
         self.port = 0

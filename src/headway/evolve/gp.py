@@ -54,8 +54,9 @@ BINARY: Final[dict[type[ast.operator], str]] = {
     ast.Mult: "multiply",
     ast.Div: "ratio",
 }
-# The rules with which a search starts. `cached` counts blocks of 16 tokens. Some rules have the name of a built-in
-# policy, which may use another block size. OpenEvolve found the published rule for BLIS.
+# The rules with which a search starts. `cached` counts blocks of 16 tokens.
+# Some rules have the name of a built-in policy, which may use another block size.
+# OpenEvolve found the published rule for BLIS.
 RULES: Final = {
     name: _tree(ast.parse(text, mode="eval").body)
     for name, text in {

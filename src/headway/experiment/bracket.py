@@ -77,8 +77,8 @@ class Mixes:
         self._pools = space.pools
         self._yes: list[Counts] = []
         self._no: list[Counts] = []
-        # A column consists of the mixes that differ only in the last pool of this order. The cheapest pool is last, so
-        # that there are few columns with many mixes each.
+        # A column consists of the mixes that differ only in the last pool of this order.
+        # The cheapest pool is last, so that there are few columns with many mixes each.
         self._order = sorted(range(len(self._pools)), key=lambda place: -self._pools[place].usd_per_hour)
 
     def cheapest(self, every: bool = False) -> Counts | None:

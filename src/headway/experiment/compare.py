@@ -47,8 +47,8 @@ class Comparison(Displayed, Struct, frozen=True):
     baseline: str | None = None
     paired: list[Json] | None = None
     runs: dict[str, list[Json]] = {}
-    # Label of a template or control -> its kind. These policies rank last and are never the best. The mapping is empty
-    # unless all policies run.
+    # Label of a template or control -> its kind. These policies rank last and are never the best.
+    # The mapping is empty unless all policies run.
     aside: dict[str, str] = {}
 
     @property

@@ -33,8 +33,8 @@ from headway.scenario.scenario import Scenario, Source
 from headway.types import Json
 
 HOLD: Final = 1e-3  # weight of the penalty relative to the errors
-# Steps of the search in the logarithms of the host time and of the factor. The first HOST_ALONE steps change only the
-# host time.
+# Steps of the search in the logarithms of the host time and of the factor.
+# The first HOST_ALONE steps change only the host time.
 STEPS: Final = ((0.7, 0.0), (0.2, 0.0), (0.05, 0.0), (0.3, 0.1), (0.1, 0.03), (0.03, 0.01), (0.01, 0.003))
 HOST_ALONE: Final = 3
 LEAST_HOST_PS: Final = 10**7

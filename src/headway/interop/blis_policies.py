@@ -165,8 +165,8 @@ def _admit(admission: _Admission, priorities: dict[str, int], where: str, notes:
         return _shed(admission, priorities, where, notes)
     if name == "gaie-legacy":
         queue, kv = admission.gaie_qd_threshold, admission.gaie_kv_threshold
-        # BLIS rejects requests if the mean saturation is 1 or more. Here, the probability of rejection rises from 0 at
-        # `low` to 1 at `high`.
+        # BLIS rejects requests if the mean saturation is 1 or more.
+        # Here, the probability of rejection rises from 0 at `low` to 1 at `high`.
         return {
             "name": "probabilistic",
             "low": 0.999999,

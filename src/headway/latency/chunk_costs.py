@@ -12,9 +12,9 @@ MAX_ENTRIES: Final = 1 << 16  # maximum number of cached lengths, because a poli
 
 
 class ChunkCosts(dict[int, tuple[int, int, int]]):
-    """Maps the length of a chunk to three costs in whole picoseconds: the cost without a past, the additional cost of
-    each past token, and how much more the next chunk of the same length costs because its past is longer. Entries are
-    computed on demand.
+    """Maps the length of a chunk to three costs in whole picoseconds. The first is the cost without a past. The second
+    is the additional cost of each past token. The third is how much more the next chunk of the same length costs,
+    because its past is longer. Entries are computed on demand.
 
     The first two costs are rounded once each. So the cost of a chunk grows by a whole number of picoseconds for each
     past token, although the cost of a single query-key pair may have fractions of a picosecond.

@@ -34,8 +34,8 @@ GPU: Final = 0
 GONE: Final = 3  # pseudo-tier of blocks that are in no tier, such as evicted ones
 MANY: Final = 8  # if a prompt has more runs than this, the search starts at the end of the prompt
 
-# Maps the name of a piece to its first block. The name of the last piece of a run is the run's key; the name of any
-# other piece is (key, end of the piece).
+# Maps the name of a piece to its first block.
+# The name of the last piece of a run is the run's key; the name of any other piece is (key, end of the piece).
 Pieces = OrderedDict[int | tuple[int, int], int]
 
 

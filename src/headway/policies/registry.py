@@ -54,9 +54,10 @@ DEFAULT_POLICIES: Final = {
 AUTO: Final = "auto"  # value of a parameter that Headway derives from the instances
 EVERYTHING = ("all",)  # value of `exact` if the policy reads every exact signal
 
-# The role of a policy in a comparison. A `policy` runs unless the caller names other policies. An `extra` is a variant
-# of another policy, or a rule for rare cases. A `control` shows one effect and is not for production. A `template` has
-# constants to search. The last three run only if the caller asks for all policies.
+# The role of a policy in a comparison. A `policy` runs unless the caller names other policies.
+# An `extra` is a variant of another policy, or a rule for rare cases. A `template` has constants to search.
+# A `control` shows one effect and is not for production.
+# Extras, controls and templates run only if the caller asks for all policies.
 Kind = Literal["policy", "extra", "control", "template"]
 
 

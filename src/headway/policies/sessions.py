@@ -21,8 +21,8 @@ class Sessions(Struct, eq=False):
     `limit`, the least recently seen session is dropped."""
 
     limit: int
-    # Sessions are in order of use, the least recently seen first. The instances of a session are in order of binding,
-    # the latest first.
+    # Sessions are in order of use, the least recently seen first.
+    # The instances of a session are in order of binding, the latest first.
     bound: OrderedDict[str, tuple[InstanceView, ...]] = field(default_factory=OrderedDict)
 
     def find(self, session: str, instances: Sequence[InstanceView]) -> InstanceView | None:

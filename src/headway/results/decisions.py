@@ -45,13 +45,13 @@ class Decision(Struct, frozen=True):
     queued: list[int]
     running: list[int]
     kv_used: list[int]  # empty if no policy of the run declares this signal
-    # Number of prompt tokens that the router believed to be cached, and the TTFT that the latency model estimates. The
-    # TTFT is -1 for candidates that could not compute the prompt: the decode instances or, if the chosen decode
-    # instance computes the prompt itself, the prefill instances.
+    # Number of prompt tokens that the router believed to be cached, and the TTFT that the latency model estimates.
+    # The TTFT is -1 for candidates that could not compute the prompt. These are the decode instances.
+    # If the chosen decode instance computes the prompt itself, these are the prefill instances instead.
     believed_tokens: list[int]
     estimated_ttft_ps: list[int]
-    # Scores by scorer, and total scores. Both are empty if the policy gives no scores. An entry is None if a filter
-    # removed the candidate.
+    # Scores by scorer, and total scores. Both are empty if the policy gives no scores.
+    # An entry is None if a filter removed the candidate.
     scores: dict[str, list[float | None]]
     totals: list[float | None]
     lowest_wins: bool

@@ -22,8 +22,8 @@ class Figure(Struct, frozen=True):
 
 
 MS: Final = "ms"
-# A path without a statistic stands for the distribution: `latency.ttft` for `latency.ttft.mean` and so on. `*` stands
-# for the name of a tier.
+# A path without a statistic stands for the distribution: `latency.ttft` for `latency.ttft.mean` and so on.
+# `*` stands for the name of a tier.
 FIGURES: Final[dict[str, Figure]] = {
     "duration_s": Figure("s", "low", "simulated time from the first arrival to the last event"),
     "requests.arrived": Figure("", None, "requests that arrived after the warm-up"),

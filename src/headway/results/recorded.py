@@ -14,8 +14,8 @@ from headway.errors import HeadwayError
 from headway.results.result import Result
 from headway.types import PS_PER_SECOND
 
-# Columns, and their other names in engines' logs. All times are seconds on one clock. Therefore vLLM's `arrival_time`,
-# which uses another clock, is not read.
+# Columns, and their other names in engines' logs. All times are seconds on one clock.
+# Therefore vLLM's `arrival_time`, which uses another clock, is not read.
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "arrival": ("queued_ts",),
     "first_token": ("first_token_ts",),

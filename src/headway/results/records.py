@@ -81,7 +81,7 @@ class Counterfactual(Struct, frozen=True):
     chosen_prefill: int = -1  # index of the instance that computes the prompt; -1 if it is `chosen`
     alternative_prefill: int = -1
     # Numbers of prompt tokens that were cached at the chosen and at the alternative instance. The second number is -1
-    # if the request moved to yet another instance, or was retried, in the alternative run.
+    # if, in the alternative run, the request was retried or moved to yet another instance.
     cached_tokens: int = 0
     alternative_cached_tokens: int = 0
 

@@ -16,8 +16,8 @@ class Batch:
         self.decodes = 0  # number of decodes
         self.counted = 0  # number of decodes that count in the statistics
         self.context = 0  # sum of the context lengths of all decodes, in tokens
-        # Number of decodes that need a new block at a step, by step modulo the block size. The list has two copies of
-        # these numbers, so that consecutive steps are always one slice.
+        # Number of decodes that need a new block at a step, by step modulo the block size.
+        # The list has two copies of these numbers, so that consecutive steps are always one slice.
         self.phases = [0] * (2 * block_tokens)
         self.ending: list[tuple[int, int, Job]] = []  # heap: (step of the last token, order of entry, decode)
 

@@ -33,8 +33,8 @@ class KvCache:
         self.releases = 0
         self.log: list[Eviction] | None = None  # log of evictions; None if they are not reported
         self.now = 0  # time of the next entries in the log
-        # Content that was evicted (`spilt`), or computed or used (`stored`), since the last update of the stores below
-        # the GPU. Each list is None if the stores do not need it.
+        # Content since the last update of the stores below the GPU: evicted (`spilt`), or computed or used (`stored`).
+        # Each list is None if the stores do not need it.
         self.spilt: list[Stretch] | None = None
         self.stored: list[Stretch] | None = None
         self.pieces: dict[int, Piece] = {}  # first piece of each key; `Piece.next` links the others

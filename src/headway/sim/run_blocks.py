@@ -24,8 +24,8 @@ class RunBlocks:
         self.caching = caching
         self.size = batch.block_tokens
         self.phases = batch.phases
-        # A prefill instance allocates the blocks of a whole prompt when the request enters. Otherwise a running prompt
-        # could wait forever, because finished prompts keep their blocks until the decode instance has room.
+        # A prefill instance allocates the blocks of a whole prompt when the request enters. Otherwise prompts could
+        # wait forever, because finished prompts keep their blocks until the decode instance has room.
         self.reserves = view.role == "prefill"
         self.taken_steps = 0  # number of steps of the run whose blocks are allocated
         self.peak = 0  # maximum number of allocated blocks so far

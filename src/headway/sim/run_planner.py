@@ -60,8 +60,8 @@ class RunPlanner:
         self.blocks = blocks
         self.adapters = adapters
         self.walks = walks  # whether each run is a single step
-        # Random stream of the steps at which runs are cut, for tests which check that cuts do not change results. None:
-        # runs are not cut.
+        # Random stream of the steps at which runs are cut. None: runs are not cut.
+        # Tests use cuts to check that results do not depend on them.
         self.cuts = cuts
         self.pace = Pace(latency)
         self.paced_until = NEVER  # time until which `step_times` is valid

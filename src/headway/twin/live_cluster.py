@@ -90,8 +90,8 @@ def wait_until_applied(process: Process) -> None:
         raise HeadwayError(refused[1])
 
 
-# A warm-up opens connections and loads code before a run. Without a warm-up, the first requests would reach their
-# engines 5 to 15 ms late by the wall clock.
+# A warm-up opens connections and loads code before a run.
+# Without a warm-up, the first requests would reach their engines 5 to 15 ms late by the wall clock.
 
 LINES: Final = 24  # number of connections of the load generator
 EACH: Final = 8  # number of warm-up requests for each engine, all sent nearly at once

@@ -54,8 +54,8 @@ class Signal(Struct, frozen=True):
     always: bool = False
     # Reported signals: whether the mean of the other engines replaces the value if an engine does not report it.
     mean_if_missing: bool = False
-    # Position of the signal in the record that WebAssembly policies read, and its position among the engine's fields in
-    # the status document. None: the signal is not in that record or document.
+    # Positions of the signal: in the record that WebAssembly policies read, and among an engine's fields in the status
+    # document. None: the signal is not in that record or document.
     wasm: int | None = None
     status: int | None = None
     # `table` sets the following fields.

@@ -80,8 +80,8 @@ class Diurnal(Profile, frozen=True, tag="diurnal"):
         if high < low:
             raise HeadwayError(f"{where}.high: must be at least 'low' ({self.low:g}), got {self.high:g}.")
         peak = Fraction(microseconds(self.peak_at, f"{where}.peak_at"), half) % 2
-        # Rounding to millionths hides differences between machines. The second half of the samples is the negative of
-        # the first half, so that the mean is exact.
+        # Rounding to millionths hides differences between machines.
+        # The second half of the samples is the negative of the first half, so that the mean is exact.
         turns = [float(Fraction(sample, HALF_DAY) - peak) for sample in range(HALF_DAY)]
         waves = [Fraction(round(cos(pi * turn) * MILLION), MILLION) for turn in turns]
         levels = [(low + high + (high - low) * wave) / 2 for wave in (*waves, *(-wave for wave in waves), waves[0])]

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from headway.types import Request
 
 MARK: Final = b"x-headway-cascade: "
-# The cascade judges an answer after `confident_tokens` + UNKNOWN_EVENTS events at the latest, even if fewer than
-# `confident_tokens` tokens have a log-probability.
+# The cascade judges an answer after `confident_tokens` + UNKNOWN_EVENTS events at the latest.
+# Until then, it waits for `confident_tokens` tokens with a log-probability.
 UNKNOWN_EVENTS: Final = 64
 HELD_BYTES: Final = 2 * 1024 * 1024
 LONGEST_LINE: Final = 4 * 1024 * 1024

@@ -30,8 +30,8 @@ BETWEEN: Final = "\x1f"  # separator between the labels in the key of a counter
 WINDOW_S: Final = 60
 SAMPLES: Final = 200  # maximum number of requests per second that enter the percentiles
 SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-# Upper bounds of the buckets, in picoseconds. A histogram is a list: the count of each bucket, the count above the last
-# bound, and the sum of all values in picoseconds.
+# Upper bounds of the buckets, in picoseconds. A histogram is a list of integers:
+# the count of each bucket, the count above the last bound, and the sum of all values in picoseconds.
 TTFT, TPOT, E2E, QUEUE_WAIT = (tuple(round(end * PS_PER_SECOND) for end in ends) for ends in BUCKETS.values())
 
 

@@ -43,8 +43,8 @@ class Dates:
     __slots__ = ("ends", "rest_ps")
 
     def __init__(self) -> None:
-        # Send time of each prompt, by the key of its last block, oldest first. If a later prompt contains a prompt,
-        # only the later one has an entry.
+        # Send time of each prompt, by the key of its last block, oldest first.
+        # If a later prompt contains an earlier prompt, only the later prompt has an entry.
         self.ends: OrderedDict[int, int] = OrderedDict()
         # Send time of the prompt whose last block was evicted most recently. Its other blocks may remain.
         self.rest_ps = 0

@@ -37,8 +37,8 @@ def _counts(most: int, parts: int, least: int = 1) -> list[int]:
     return sorted(counts)
 
 
-# A kernel works in tiles, so one token above a multiple of the tile size may cost a whole additional tile. Each pair is
-# (tile size, maximum number of tokens for which it is used).
+# A kernel works in tiles, so one token above a multiple of the tile size may cost a whole additional tile.
+# Each pair is (tile size, maximum number of tokens for which it is used).
 TILES: Final = ((16, 256), (256, 4096), (1024, LONGEST))
 TOKENS: Final = sorted(
     {

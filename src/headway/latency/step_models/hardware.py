@@ -59,8 +59,8 @@ class Hardware:
         # Time of a decode in a step with chunks, and its increase per token of the longest chunk.
         self._beside = self._ps(step_cost.beside_us(gpu, part, 0))
         self._beside_row = self._ps(step_cost.beside_us(gpu, part, 1)) - self._beside
-        # Constants of a step with chunks. The first index is whether the step has decodes, and the second is whether
-        # any chunk has a past.
+        # Constants of a step with chunks.
+        # The first index is whether the step has decodes, and the second is whether any chunk has a past.
         self._mixed = [
             [self._ps(step_cost.attention_us(gpu, part, decoding, past)) for past in (False, True)]
             for decoding in (False, True)

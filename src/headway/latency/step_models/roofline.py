@@ -59,8 +59,8 @@ class Roofline:
         self._compute = keys.overhead_ps  # compute time of a step without tokens
         self._memory = keys.overhead_ps + max(1, round(model.weight_bytes * byte))
         self._chunk = ChunkCosts(self._token, pair)
-        # A shortcut for steps that only decode, because most calls are for such steps. The index is the batch size. An
-        # entry has the minimum context from which on memory is the bottleneck, and the increase of the time per step.
+        # A shortcut for steps that only decode, because most calls are for such steps. The index is the batch size.
+        # An entry has the minimum context at which memory is the bottleneck, and the increase of the time per step.
         self._decode: list[tuple[int, int]] = []
 
     def scale(self, factor: Fraction) -> Roofline:

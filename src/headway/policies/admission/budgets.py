@@ -31,8 +31,8 @@ class MaxConcurrency:
 
     def bind(self, context: Context) -> None:
         self.in_use: dict[tuple[str, str], int] = {}  # (model, role) -> number of permits in use
-        # Request id -> permits of the request. They are stored, because the model or role of its instance may change
-        # while the request is in flight.
+        # Request id -> permits of the request.
+        # Permits are stored, because the model or role of an instance may change while the request is in flight.
         self.held: dict[int, tuple[tuple[str, str], ...]] = {}
         self.kinds: dict[int, list[tuple[str, str]]] = {}  # number of a group of instances -> its (model, role) pairs
 

@@ -137,10 +137,11 @@ def in_order(starts: array[int], items: Iterable[tuple[int, T]]) -> Iterator[tup
 
 # Sessions that branch: the requests that a request waited for, inferred from recorded times.
 #
-# A lane is a sequence of requests: those of a session itself, or those of a sub-agent that the session started. The
-# lane of a sub-agent is a branch of its parent lane. The first request of a branch waits for the latest request of its
-# parent lane. The parent lane's first request after the end of a branch waits for that branch. Requests are added in
-# order of their start.
+# A lane is a sequence of requests: those of a session itself, or those of a sub-agent that the session started.
+# The lane of a sub-agent is a branch of its parent lane.
+# The first request of a branch waits for the latest request of its parent lane.
+# The parent lane's first request after the end of a branch waits for that branch.
+# Requests are added in order of their start.
 
 
 class Lane:

@@ -235,8 +235,8 @@ def _rows(path: pathlib.Path, source: Iterator[Numbered], columns: list[str], si
         record.delay_ps = context.wait_ps
         context.wait_ps = _ms(row, "tool_wait_after_ms", place) or 0
         came_ps = _ms(row, "arrival_time", place)
-        # Usually, `arrival_time` is the arrival of the session in all its rows. If the value of a row differs from the
-        # session's first value, it is the arrival of the row itself.
+        # Usually, `arrival_time` is the arrival of the session in all its rows.
+        # If the value of a row differs from the session's first value, it is the arrival of the row itself.
         if came_ps is not None and came_ps != context.first_ps:
             check_order(came_ps, latest_ps, "arrival_time", row["arrival_time"], place)
             record.at_ps = latest_ps = came_ps

@@ -9,8 +9,8 @@ from msgspec import Meta, Struct
 from headway.workload.traces.record import Reader, Record
 from headway.workload.transforms.base import Place, Transform, Waits, pack, unpack, with_records, with_sessions
 
-# (turn, time, position in the trace, record, `Place`) of a request. The first three are negated, so that the heap
-# yields the last request first.
+# (turn, time, position in the trace, record, `Place`) of a request.
+# The first three are negated, so that the heap yields the last request first.
 Entry = tuple[int, int, int, bytes, Place]
 
 
