@@ -92,7 +92,7 @@ class Autoscaler:
     ) -> None:
         self.pools = tuple(pools)
         self.policies = tuple(policies)
-        # Indices of the pools that the autoscaler checks. It skips static pools, so it never replaces their replicas.
+        # Indices of the pools that the autoscaler checks. It skips static pools, even if a replica has crashed.
         self.scalable = [number for number, policy in enumerate(self.policies) if not isinstance(policy, Static)]
         self.interval_ps = interval_ps
         self.triggers = triggers

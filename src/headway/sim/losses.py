@@ -98,7 +98,7 @@ class Losses:
                 self.lose(now, where, job, why)
 
     def leave_other(self, now: int, index: int, job: Job, handover: Handover) -> None:
-        """A request in handover has left the instance `index`. Remove the request from its other instance."""
+        """Remove a request in handover from its other instance, after it has left the instance `index`."""
         dispatcher = self.dispatcher
         if index == handover.prefill or handover.computed:
             dispatcher.handovers.on_given_up(now, job)

@@ -24,7 +24,7 @@ RANKS: Final = 256  # maximum number of publishers (ranks) of an engine
 PART: Final = 32  # maximum number of blocks applied in one step
 HELD_BACK: Final = 4096  # maximum number of batches that wait for a replay
 HELD_BACK_BYTES: Final = 64 * 1024 * 1024
-# Events to apply, after the trust to set before them ("": leave the trust unchanged).
+# (new trust, events): set the trust, unless it is empty, and then apply the events.
 Todo = tuple[str, Iterator[Raw]]
 
 

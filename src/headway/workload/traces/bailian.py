@@ -56,7 +56,7 @@ def _records(path: pathlib.Path, size: int) -> Iterator[Record]:
         chat, parent = row.chat_id, row.parent_chat_id
         if chat in roots:
             raise HeadwayError(f"{place}: chat_id {shown(chat)} is already used by an earlier line.")
-        # If a parent is missing in the file, the chats that continue it form a session. Its name is the parent's id.
+        # If a parent is missing in the file, the chats that continue it form a session named after the parent's id.
         root = chat if parent == NO_PARENT else roots.get(parent, parent)
         if parent in roots and latest.get(root) != parent:
             record.after = (str(parent),)

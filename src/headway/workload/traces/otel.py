@@ -243,8 +243,7 @@ def _value(typed: Any) -> Any:
 
 
 def _first(values: Json, names: tuple[str, ...]) -> tuple[str, Any]:
-    """Return the first of `names` that has a value in `values`, and this value. If no name has a value, return ("",
-    None)."""
+    """Return the first of `names` with a value in `values`, and this value; ("", None) if no name has a value."""
     return next(((name, values[name]) for name in names if values.get(name) is not None), ("", None))
 
 
