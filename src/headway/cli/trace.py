@@ -135,7 +135,7 @@ def scale(
     target: Out,
     /,
     *,
-    rate: Annotated[str | None, Parameter(help="Speed-up: 2 halves every arrival time.")] = None,
+    rate: Annotated[str | None, Parameter(help="Speed factor: with 2, requests arrive twice as fast.")] = None,
     prompt_tokens: Annotated[str | None, Parameter(help="Factor for prompt lengths.")] = None,
     output_tokens: Annotated[str | None, Parameter(help="Factor for output lengths.")] = None,
     files: Files = AS_THEY_ARE,
