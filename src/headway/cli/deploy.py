@@ -24,7 +24,7 @@ class Etcd(EtcdChoice):
     """How to reach etcd, if policies are deployed through it."""
 
     etcd: Annotated[
-        str | None, Parameter(help="Deploy to all gateways of this etcd instead: its endpoints, separated by commas.")
+        str | None, Parameter(help="Endpoints of etcd, separated by commas. Deploys to all gateways that use it.")
     ] = None  # type: ignore[assignment]
 
 

@@ -81,7 +81,7 @@ def evolve(
         ),
     ] = None,
     stage: Annotated[
-        str, Parameter(help="Stage of the template; for a bundle several stages, separated by commas.")
+        str, Parameter(help="Stage of the template; for a bundle, one or more stages, separated by commas.")
     ] = "routing",
     evaluations: Annotated[int, Parameter(help="Number of candidates to evaluate on the train part.")] = 50,
     batch: Annotated[int | None, Parameter(help="Candidates per batch. Default: 10 for numeric, 20 for gp.")] = None,

@@ -192,7 +192,7 @@ def plan(
     max_replicas: Annotated[int, Parameter(name="--max", help="Maximum number of replicas to try for a pool.")] = 64,
     tolerance: Annotated[float, Parameter(help="Relative precision of the highest load.")] = 0.02,
     points: Annotated[int, Parameter(help="Number of loads on the curve; 0 omits the curve.")] = 8,
-    every: Annotated[bool, flag("Try every cheaper cluster, in case more replicas serve worse.")] = False,
+    every: Annotated[bool, flag("Try every cheaper cluster. Needed if more replicas could serve worse.")] = False,
     workers: Workers = None,
     output: Annotated[Path | None, output_to("Write the plan to this file: .html with charts, or .json.")] = None,
     choice: Choice = AS_IT_IS,

@@ -35,7 +35,7 @@ def emulate(
         str,
         Parameter(help="Address of the first engine; each further engine uses the next port. Port 0: any free ports."),
     ] = "127.0.0.1:9100",
-    speed: Annotated[float, Parameter(help="Simulated seconds per second: 0.1 is ten times as slow.")] = 1.0,
+    speed: Annotated[float, Parameter(help="Simulated seconds per real second; 0.1 is ten times as slow.")] = 1.0,
     model: Annotated[str | None, Parameter(help="Another name under which clients may request the model.")] = None,
     output_tokens: Annotated[int, Parameter(help="Mean answer length in tokens, if the request sets none.")] = 128,
     max_model_len: Annotated[
@@ -103,14 +103,14 @@ def load(
     trace: Annotated[Path | None, Parameter(help="Send the requests of this trace instead of a scenario's.")] = None,
     model: Annotated[str | None, Parameter(help="Model to request. Default: the model of the workload.")] = None,
     api: Annotated[
-        Literal["completions", "chat"], Parameter(help="Call the API for prompts or for chats.")
+        Literal["completions", "chat"], Parameter(help="API to call: completions or chat completions.")
     ] = "completions",
     truth: Annotated[bool, flag("Send true answer lengths and block contents, which only an emulator reads.")] = False,
     ignore_eos: Annotated[
         bool, Parameter(help="Generate as many tokens as the workload says, even if the model would stop.")
     ] = True,
     key_env: KeyVariable = None,
-    speed: Annotated[float, Parameter(help="Workload seconds per second: 0.25 sends four times as slowly.")] = 1.0,
+    speed: Annotated[float, Parameter(help="Workload seconds per real second; 0.25 is four times as slow.")] = 1.0,
     output: RunOutput = None,
     choice: Choice = AS_IT_IS,
     as_json: AsJson = False,
@@ -162,7 +162,7 @@ def twin(
         Parameter(help="Routing policies, separated by commas. Default: round-robin,least-loaded,weighted,lmetric."),
     ] = None,
     speed: Annotated[
-        float | None, Parameter(help="Simulated seconds per second. Default: such that a step lasts --step.")
+        float | None, Parameter(help="Simulated seconds per real second. Default: the shortest step lasts --step.")
     ] = None,
     step: Annotated[float, Parameter(help="Minimum wall-clock duration of a step, in milliseconds.")] = 20.0,
     output: Annotated[Path | None, output_to("Write both runs of every policy to this folder.")] = None,

@@ -45,9 +45,7 @@ RayCluster = Annotated[
     str | None,
     Parameter(help='Run on a Ray cluster: "auto", host:port or ray://host:port; "local" starts one on this machine.'),
 ]
-PolicyTimeout = Annotated[
-    str | None, Parameter(help="Stop a run if one call of your own policy takes longer. Default: 30s.")
-]
+PolicyTimeout = Annotated[str | None, Parameter(help="Time limit for one call of your own policy. Default: 30s.")]
 KeyVariable = Annotated[str | None, Parameter(help="Environment variable that holds the bearer token to send.")]
 
 

@@ -67,7 +67,7 @@ def key(name: Annotated[str, Parameter(help="Name of the key's owner.")], /, *, 
 
 
 def replay(
-    journal: Annotated[Path, Parameter(help="The journal, as named by `journal:` in the gateway's file.")],
+    journal: Annotated[Path, Parameter(help="Journal file, named by `journal:` in the gateway's file.")],
     /,
     *,
     as_json: AsJson = False,

@@ -37,7 +37,7 @@ def inspect(
     ] = "1,8",
     order: Annotated[
         Literal["first-to-last", "tail-first"],
-        Parameter(help="Eviction order of the blocks of one prompt; engines release the tail first."),
+        Parameter(help="Order in which the cache evicts the blocks of one prompt; engines evict the tail first."),
     ] = "first-to-last",
     block_tokens: Annotated[int | None, Parameter(help="Tokens per block, if the file does not say.")] = None,
     limit: Annotated[int | None, Parameter(help="Read only the first N requests.")] = None,
@@ -187,7 +187,7 @@ def merge(
     other_block_tokens: Annotated[int | None, Parameter(help="Tokens per block of OTHER.")] = None,
     offset: Annotated[str | None, Parameter(help="Time by which to delay the second trace, such as 10m.")] = None,
     one_trace: Annotated[
-        bool, flag("Both are pieces of one trace: equal names and block ids have the same meaning.")
+        bool, flag("Treat both files as parts of one trace, in which equal names and block ids mean the same.")
     ] = False,
     files: Files = AS_THEY_ARE,
 ) -> Page | Json:
@@ -251,7 +251,7 @@ def anonymise(
     *,
     seed: Annotated[
         str | None,
-        Parameter(help="With this secret, a name gets the same pseudonym in every file. Without it: numbers."),
+        Parameter(help="Secret: with it, a name gets the same pseudonym in every file. Default: names become numbers."),
     ] = None,
     keep_models: Annotated[bool, flag("Keep the names of models.")] = False,
     files: Files = AS_THEY_ARE,
