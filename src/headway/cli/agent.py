@@ -40,9 +40,9 @@ def agent(
     engine_key_env: Annotated[
         str | None, Parameter(help="Environment variable that holds the engine's API key.")
     ] = None,
-    gpus: Annotated[str | None, Parameter(help="GPUs of the engine, such as 0,1. Default: all of this machine.")] = (
-        None
-    ),
+    gpus: Annotated[
+        str | None, Parameter(help="GPUs of the engine, such as 0,1. Default: all GPUs of this machine.")
+    ] = (None),
     readings_file: Annotated[
         Path | None,
         Parameter(

@@ -97,9 +97,7 @@ def calibrate(
     model: Annotated[
         str | None, Parameter(help="The measured model: a name or a config.json. Default: the file's model column.")
     ] = None,
-    host: Annotated[
-        str | None, Parameter(help="Time of the host per step, which measured step times omit. Default: 500us.")
-    ] = None,
+    host: Annotated[str | None, Parameter(help="Host time to add to each measured step. Default: 500us.")] = None,
     as_of: Annotated[str | None, Parameter(help="Date of the measurement, for the profile.")] = None,
     as_json: AsJson = False,
 ) -> Page | Json:

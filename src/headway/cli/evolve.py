@@ -88,7 +88,7 @@ def evolve(
     seed: Annotated[int, Parameter(help="Random seed of the search.")] = 0,
     builtins: Annotated[
         str | None,
-        Parameter(help="Policies to compare the winner with, separated by commas. Default: all of the stage."),
+        Parameter(help="Policies to compare the winner with, separated by commas. Default: all policies of the stage."),
     ] = None,
     workers: Workers = None,
     ray: RayCluster = None,

@@ -100,7 +100,9 @@ def load(
     scenario: ScenarioFile = None,
     /,
     *,
-    trace: Annotated[Path | None, Parameter(help="Send the requests of this trace instead of a scenario's.")] = None,
+    trace: Annotated[
+        Path | None, Parameter(help="Send the requests of this trace instead of the scenario's requests.")
+    ] = None,
     model: Annotated[str | None, Parameter(help="Model to request. Default: the model of the workload.")] = None,
     api: Annotated[
         Literal["completions", "chat"], Parameter(help="API to call: completions or chat completions.")

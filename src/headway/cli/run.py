@@ -58,7 +58,7 @@ def write(
     /,
     *,
     requests: Annotated[int | None, Parameter(help="Write only the first N requests.")] = None,
-    to: Annotated[str | None, Parameter(help="Format of OUT. Default: from its name, else headway.")] = None,
+    to: Annotated[str | None, Parameter(help="Format of OUT. Default: as its name says, else headway.")] = None,
     changes: Annotated[list[str] | None, flag("Set a key of the scenario; repeat for more.", "--set")] = None,
     as_json: AsJson = False,
 ) -> Page | Json:

@@ -30,10 +30,10 @@ def inspect(
         str | None, Parameter(help=f"Format of the trace, if Headway cannot detect it: {FORMATS_LIST}.")
     ] = None,
     capacity: Annotated[
-        str, Parameter(help="Cache sizes in blocks of the trace, separated by commas; inf is unlimited.")
+        str, Parameter(help="Cache sizes to try, in blocks of the trace, separated by commas; inf: no limit.")
     ] = "1000,10000,inf",
     instances: Annotated[
-        str, Parameter(help="Numbers of caches, separated by commas; requests go to them in turn.")
+        str, Parameter(help="How many caches to try, such as 1,2,4. Requests go to the caches in turn.")
     ] = "1,8",
     order: Annotated[
         Literal["first-to-last", "tail-first"],

@@ -27,9 +27,11 @@ class Drawn:
     """Options for trace formats that describe distributions instead of single requests: how to generate the
     requests."""
 
-    seed: Annotated[int, Parameter(help="Random seed, for formats whose requests are generated (servegen).")] = 0
-    start: Annotated[str | None, Parameter(help="Offset at which these formats start, such as 10h.")] = None
-    duration: Annotated[str | None, Parameter(help="Duration of the traffic from these formats, such as 5m.")] = None
+    seed: Annotated[int, Parameter(help="For servegen, whose requests are generated: the random seed.")] = 0
+    start: Annotated[str | None, Parameter(help="For servegen: start of the period to generate, such as 10h.")] = None
+    duration: Annotated[str | None, Parameter(help="For servegen: length of the period to generate, such as 5m.")] = (
+        None
+    )
 
 
 AS_IT_COMES = Drawn()
@@ -82,7 +84,9 @@ class Files:
     )
     format: Annotated[
         str | None,
-        Parameter(name="--to", help="Format of OUT. Default: from its name, such as x.mooncake.jsonl, else headway."),
+        Parameter(
+            name="--to", help="Format of OUT. Default: as its name says, such as x.mooncake.jsonl, else headway."
+        ),
     ] = None
     block_tokens: Annotated[int | None, Parameter(help="Tokens per block of IN, if the file does not say.")] = None
     limit: Annotated[int | None, Parameter(help="Read only the first N requests.")] = None

@@ -15,7 +15,7 @@ and the event, and carries out the answer:
     resend(now, request, priority)        its instance lost it, after `on_finished`     Flight, Reject or None
     give_up(id)                           its client disconnected                       whether it waited here
     instance_changed(now, index, state)   an instance changes its state
-    regroup(now)                          an instance joined or left                    requests to arrive again
+    regroup(now)                          an instance joined or left                    requests that must arrive again
 
 `wake` and `pump` return one decision at a time. The driver carries out each decision before it asks for the next one,
 so that the signals include the effect of the decision. `wake` decides on requests that admission delayed, then on

@@ -111,7 +111,7 @@ def import_file(file: Path, policy_config: Path | None = None) -> Translation:
     policies = import_policies(document, file.name)
     if policies.document.keys() != {"policies"}:
         raise HeadwayError(
-            f"{file.name}: describes a cluster, which a bundle cannot. Import it with its workload: "
+            f"{file.name}: describes a cluster, which a bundle cannot contain. Import it with its workload: "
             f"headway import blis WORKLOAD --policy-config {file.name}."
         )
     return Translation({"format": FORMAT, "name": file.stem, **policies.document}, policies.notes)

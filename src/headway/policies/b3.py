@@ -22,7 +22,9 @@ from headway.types import Request, Route
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
 
-LRU_BLOCKS = Usual(976)  # about 500,000 tokens in blocks of 512, as many as 31,250 blocks of 16 tokens
+LRU_BLOCKS = Usual(
+    976
+)  # about 500,000 tokens in blocks of 512 tokens; the usual 31,250 blocks of 16 tokens hold the same number
 COUNTERS = ("inflight", "pending_prefill_tokens", "prefix_index")
 
 

@@ -28,8 +28,11 @@ class KvBelow:
 
 @policy("filter", "load-below", reported=("queued", "running"))
 class LoadBelow:
-    """Drops instances with an effective load above `max_load`: reported queue and batch, plus requests routed since;
-    with `effective_load: outstanding` less requests ended since."""
+    """Drops instances with an effective load above `max_load`.
+
+    The effective load is the reported queue and batch, plus the requests routed since that report. With
+    `effective_load: outstanding`, the requests that ended since the report are subtracted.
+    """
 
     max_load: Annotated[int, Bounds(0, 100_000)] = 128
 

@@ -100,8 +100,8 @@ class PrefixAffinity(Prefixed):
 @policy("scorer", "queue-depth", reported=("queued", "running"))
 class QueueDepth:
     """(highest load - load) / (highest - lowest) over the candidates, 1 if all are equal. Load is the effective load:
-    reported queue and batch, plus requests routed since that report; with `effective_load: outstanding` less requests
-    ended since."""
+    the reported queue and batch, plus the requests routed since that report. With `effective_load: outstanding`, the
+    requests that ended since the report are subtracted."""
 
     def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
         # This computes `effective_load` inline, because the property would take twice as long.

@@ -31,7 +31,7 @@ class Away(Struct):
     uncached: int = 0  # number of decisions whose request hit no cache
     missed: int = 0  # number of decisions whose request missed its targets
     judged: int = 0  # number of decisions whose request could be judged by its targets
-    short_queue: int = 0  # number of decisions where the instance with more cached tokens had a short queue
+    short_queue: int = 0  # decisions where an instance with more cached tokens than the chosen one had a short queue
     deciders: Counter[str] = field(default_factory=Counter)  # number of decisions by the scorer that contributed most
 
 
@@ -43,7 +43,7 @@ class Survey(Struct):
     regretted: int = 0  # number of decisions with regret
     away: Away = field(default_factory=Away)
     hit_elsewhere: int = 0  # number of cache misses while another instance was believed to cache more
-    compared: int = 0  # number of decisions with an estimate and an actual first token
+    compared: int = 0  # number of decisions with both an estimated and an actual time to first token
     expected_ps: int = 0  # sum of the estimated TTFT of the compared decisions
     waited_ps: int = 0  # sum of the actual times from the compared decisions to the first tokens
     worst: list[tuple[int, int]] = field(default_factory=list)  # (estimated regret, index of the decision), worst first

@@ -122,7 +122,7 @@ class SignalSpec(Struct, frozen=True):
     effective_load: Annotated[
         LoadRule,
         "outstanding requests of an instance, as policies see them. snapshot: reported queue and batch, and requests "
-        "sent since; outstanding: the same less requests that have ended since, but at least the requests in flight",
+        "sent since; outstanding: the same minus requests that have ended since, but at least the requests in flight",
         QUIET,
     ] = "snapshot"
 

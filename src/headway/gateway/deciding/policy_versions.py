@@ -45,7 +45,7 @@ class PlaneSettings(Struct, frozen=True):
     ttl_ps: int = TTL_PS
     speculative_ps: int = SPECULATIVE_PS
     most_failures: int = MOST_FAILURES  # number of failed decisions after which the former policies take over
-    effective_load: LoadRule = "snapshot"  # also the rule of journals that do not name one
+    effective_load: LoadRule = "snapshot"  # also assumed for journals that name no rule
 
 
 class PolicyVersions:

@@ -54,7 +54,7 @@ class SignalSettings(Struct, frozen=True):
     effective_load: Annotated[
         LoadRule,
         "outstanding requests of an engine, as policies see them. snapshot: reported queue and batch, and requests "
-        "sent since; outstanding: the same less requests that have ended since, but at least the requests in flight",
+        "sent since; outstanding: the same minus requests that have ended since, but at least the requests in flight",
     ] = "snapshot"
     on: Annotated[bool, INTERNAL] = True
     short_form: ClassVar[Any] = bool  # YAML reads `off` as false

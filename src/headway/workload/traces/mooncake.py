@@ -61,7 +61,7 @@ def tell(path: pathlib.Path, first: list[bytes]) -> bool:
     line = first[0] if first else b""
     lengths = b'"input_length"' in line or b'"input_tokens"' in line
     # Bailian's JSONL has these fields too, but with times in seconds and blocks of 16 tokens.
-    # A WEKA session may also have these fields.
+    # A WEKA session may have the fields of Mooncake too. `chat_id` or `requests` shows that it is one.
     others = b'"chat_id"' in line or b'"requests"' in line
     return line.startswith(b"{") and b'"hash_ids"' in line and lengths and not others
 
