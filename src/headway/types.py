@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from msgspec import Struct, field
 
@@ -17,6 +17,8 @@ PS_PER_MS: Final = 1_000_000_000
 PS_PER_US: Final = 1_000_000
 PS_PER_NS: Final = 1_000
 NEVER: Final = 1 << 120  # a time in picoseconds that is later than any event
+# Rules for the load of an instance, see `InstanceView.effective_load`
+LoadRule = Literal["snapshot", "outstanding"]
 
 
 class Path(Struct, eq=False, gc=False):

@@ -354,6 +354,22 @@ def test_what_has_ended_since_a_page_was_made_is_subtracted(bench):
     assert (view.queued, view.running, view.finished_since_report, view.effective_load) == (1, 2, 1, 2)
 
 
+@pytest.mark.parametrize(("date", "rule", "auto"), [("2026-11", "snapshot", False), ("2026-12", "outstanding", True)])
+def test_the_defaults_of_the_file_supply_what_it_omits(date, rule, auto):
+    def settings(**more):
+        loop = asyncio.new_event_loop()
+        try:
+            return App(loop, Config.load({"backends": {"a": "http://127.0.0.1:9"}, **more})).plane.settings
+        finally:
+            loop.close()
+
+    for signals in ({}, {"signals": {"interval": "1s"}}, {"signals": False}):
+        plane = settings(defaults=date, **signals)
+        assert (plane.effective_load, plane.auto) == (rule, auto)
+    for own in ("snapshot", "outstanding"):
+        assert settings(defaults=date, signals={"effective_load": own}).effective_load == own
+
+
 @pytest.mark.parametrize(("rule", "there"), [("snapshot", 12), ("outstanding", 2)])
 def test_the_default_does_not_send_requests_in_a_row_to_the_busiest_of_three(bench, rule, there):
     """Four requests are at the first engine. The others' 16 requests each have ended since the last report."""

@@ -134,13 +134,13 @@ def plain_types(kind: Any) -> list[Any]:
     return [type_ for part in get_args(kind) for type_ in plain_types(part)] if origin in (Union, UnionType) else [kind]
 
 
-def write(section: Struct, without: Collection[str] = ()) -> Json:
+def write(section: Struct, without: Collection[str] = (), whole: bool = False) -> Json:
     """Return a section in the form that it has in a file. Omit the keys in `without`. Also omit a key that is marked
-    QUIET if it has its default value."""
+    QUIET if it has its default value, unless `whole` is set."""
     written = {}
     for key in keys_of(type(section)).values():
         value = getattr(section, key.field)
-        if key.name not in without and not (key.quiet and value == key.default):
+        if key.name not in without and (whole or not key.quiet or value != key.default):
             written[key.name] = write_value(key, value)
     return written
 

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headway import __version__
+from headway.config.dated_defaults import SETS
 from headway.config.wording import one_line, shown, suggest
 from headway.control.journal import UNFORCED, Forced
 from headway.display.progress import RunProgress, watch
@@ -189,7 +190,7 @@ def prepare(scenario: Scenario, **specs: Any) -> Prepared:
     for stage in STAGES:
         if stage in own:
             policies[stage] = own_policy(stage, own[stage], stage)
-            resolved["policies"][stage] = describe_policy(policies[stage])
+            resolved["policies"][stage] = describe_policy(policies[stage], SETS[scenario.defaults].auto)
         else:
             policies[stage] = scenario.policies.build(stage)
     further = [router_policies(scenario, own) for _ in range(scenario.routers.count - 1)]
@@ -245,12 +246,13 @@ def own_policy(stage: str, spec: Any, where: str) -> Any:
     return policy
 
 
-def describe_policy(policy: Any) -> Json:
-    """Return the name of a policy object, and its parameters if its class is in the catalogue."""
+def describe_policy(policy: Any, auto: bool) -> Json:
+    """Return the name of a policy object, and its parameters if its class is in the catalogue. `auto` is as in
+    `registry.written_value`."""
     entry = registry.own_entry(policy)
     if entry is None or not any(entry.make is known.make for known in registry.entries(entry.stage)):
         return {"name": type(policy).__name__}
-    parameters = {each.name: registry.written_value(getattr(policy, each.name)) for each in entry.parameters}
+    parameters = {each.name: registry.written_value(getattr(policy, each.name), auto) for each in entry.parameters}
     return {"name": entry.name, **parameters}
 
 
@@ -280,6 +282,7 @@ def cluster_setup(scenario: Scenario) -> ClusterSetup:
         signals=scenario.signals,
         routers=scenario.routers,
         router_seed=derive(scenario.seed.simulation, "routers"),
+        auto=SETS[scenario.defaults].auto,
     )
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Protocol
 
+from headway.config.dated_defaults import SETS
 from headway.control.journal import Journal
 from headway.errors import HeadwayError
 from headway.gateway.config import Config
@@ -124,7 +125,8 @@ class App:
             ttl_ps=config.events.ttl_ps,
             speculative_ps=config.events.speculative_ps,
             most_failures=config.policy_failures,
-            effective_load=config.signals.effective_load,
+            effective_load=config.signals.effective_load or SETS[config.defaults].effective_load,
+            auto=SETS[config.defaults].auto,
         )
         return Plane(settings, journals=self.journals)
 

@@ -13,8 +13,10 @@ from msgspec import Meta, Struct
 
 import headway.policies  # noqa: F401  (declares the policies)
 from headway.config import documents
+from headway.config.dated_defaults import CURRENT, FIRST, SETS, Dated, Defaults
 from headway.config.keys import QUIET, Doc, Duration, PositiveDuration, Unit, write
 from headway.config.section import read
+from headway.config.units import duration_text
 from headway.config.wording import cut, shown, suggest
 from headway.errors import HeadwayError
 from headway.policies import registry
@@ -27,8 +29,7 @@ from headway.scenario import overrides, references
 from headway.scenario.cluster_spec import Cluster
 from headway.scenario.life_spec import Fault, Scaling, read_faults, write_faults
 from headway.scenario.pd_spec import ROLES
-from headway.types import Json
-from headway.views.instance import LoadRule
+from headway.types import Json, LoadRule
 from headway.workload.spec import WorkloadSpec
 
 DEFAULT: Final = "conversations-2026-11-17"
@@ -131,6 +132,11 @@ class SignalSpec(Struct, frozen=True):
         """Drop keys whose value is null, so that they get their defaults."""
         return {k: v for k, v in section.items() if v is not None} if isinstance(section, dict) else section
 
+    @staticmethod
+    def dated(defaults: Defaults) -> Json:
+        """Return the keys that a set of defaults supplies."""
+        return {"poll_interval": duration_text(defaults.poll_interval_ps), "effective_load": defaults.effective_load}
+
     def validate(self, where: str) -> SignalSpec:
         if self.poll_delay_ps and not self.poll_interval_ps:
             raise HeadwayError(f"{where}.poll_delay: needs a poll interval; set 'poll_interval' too, as in 50ms.")
@@ -201,6 +207,11 @@ class Scenario(Struct, frozen=True, kw_only=True):
             default="none: until all requests have ended",
         ),
     ] = None
+    defaults: Annotated[
+        Dated,
+        "set of defaults, see [defaults.md](defaults.md)",
+        QUIET,
+    ] = CURRENT
     signals: Annotated[SignalSpec, Doc("staleness of reported signals", default="always fresh"), QUIET] = SignalSpec()
     routers: Annotated[
         RouterSpec, Doc("number of routers, and what they exchange", default="1", type="whole number or mapping"), QUIET
@@ -221,8 +232,12 @@ class Scenario(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def expand(cls, data: Any, where: str) -> Any:
-        """Drop the key `name` if its value is null, so that it gets its default."""
-        return {key: value for key, value in data.items() if key != "name" or value is not None}
+        """Drop the keys `name` and `defaults` if they are null. Add the signals that the set of defaults supplies."""
+        data = {key: value for key, value in data.items() if value is not None or key not in ("name", "defaults")}
+        signals, date = data.get("signals"), data.get("defaults", CURRENT)
+        if isinstance(date, str) and date in SETS and isinstance(signals, dict | None):
+            data["signals"] = SignalSpec.dated(SETS[date]) | SignalSpec.expand(signals or {}, "signals")
+        return data
 
     def validate(self, where: str) -> Scenario:
         _check_models(self)
@@ -242,12 +257,18 @@ class Scenario(Struct, frozen=True, kw_only=True):
 
     def resolved(self) -> Json:
         """Return the scenario with all defaults and absolute paths, in the form that `load` reads."""
-        return _absolute(write(self))
+        written = write(self)
+        if self.defaults != FIRST:
+            written["policies"] = self.policies.resolved(SETS[self.defaults].auto)
+            written["signals"] = write(self.signals, whole=True)
+        return _absolute(written)
 
     def key(self) -> str:
         """Return a digest of the scenario, as 16 hexadecimal digits. The digest ignores `leap`, `name` and the paths of
         files, but depends on the content of the files."""
-        facts = {key: value for key, value in self.resolved().items() if key not in ("leap", "name")}
+        facts = {key: value for key, value in self.resolved().items() if key not in ("leap", "name", "defaults")}
+        if self.defaults != FIRST:
+            facts["defaults"] = self.defaults
         facts = references.replace_by_digests(facts)
         return blake2b(msgspec.json.encode(facts, order="sorted"), digest_size=8).hexdigest()
 
@@ -295,7 +316,8 @@ def _read(source: str | Path) -> Any:
         raise HeadwayError(f"{source}: is not a scenario. Convert a file of RouteSim with headway import routesim.")
     if there:  # some traces are folders
         path = path.absolute()
-        return _preset(DEFAULT) | {"name": path.name, "workload": {"trace": {"path": str(path)}}}
+        own = {"name": path.name, "defaults": CURRENT, "workload": {"trace": {"path": str(path)}}}
+        return _preset(DEFAULT) | own
     if ending and ending not in ENDINGS:
         expected = "expected a trace, a scenario's YAML file or a preset's name"
         raise HeadwayError(f"{cut(str(source))}: there is no file of this name; {expected}.")
@@ -304,7 +326,7 @@ def _read(source: str | Path) -> Any:
 
 
 def _preset(name: str) -> Json:
-    return {"name": name, **documents.parse_yaml(documents.presets("scenarios")[name], name)}
+    return {"name": name, "defaults": FIRST, **documents.parse_yaml(documents.presets("scenarios")[name], name)}
 
 
 def _absolute(data: Json, folder: Path | None = None) -> Json:

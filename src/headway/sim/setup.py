@@ -86,6 +86,7 @@ class ClusterSetup(Struct):
     signals: SignalSpec = SignalSpec()
     routers: RouterSpec = RouterSpec()
     router_seed: int = 0  # seed of the choice of each request's router
+    auto: bool = False  # whether prefix indexes without a set capacity have the capacities of the instances
     life: LifeSetup | None = None  # None if all instances run from beginning to end
     trace: str = "minimal"  # what is recorded in addition to requests: "minimal", "decisions" or "full"
 

@@ -105,7 +105,7 @@ class Simulation:
         truth = self.cached_tokens if any(entry_of(policy).oracle for policy in stages) else None
         for number, own in enumerate([stages, *further]):
             views = [copy(view) for view in setup.views] if further else setup.views
-            context = Context(views, streams(rng, number), estimator, setup.block_tokens, truth)
+            context = Context(views, streams(rng, number), estimator, setup.block_tokens, truth, auto=setup.auto)
             observe = None if autoscaler is None else autoscaler.observe
             listeners = journals[number] if journals else ()
             patience = NEVER if setup.life is None else setup.life.scaling.patience_ps

@@ -179,10 +179,11 @@ def gateway_file(scenario: Scenario, policies: Mapping[str, Any], speed: float, 
         }
         for view in views
     }
-    own = {**scenario.policies.resolved(), **policies}
+    own = {**scenario.resolved()["policies"], **policies}
     interval, delay = tick_s(scenario, speed), round(scenario.signals.poll_delay_ps / PS_PER_SECOND / speed, DIGITS)
     return {
         "listen": "127.0.0.1:0",
+        "defaults": scenario.defaults,
         "max_backends": len(views),
         "backends": backends,
         "policies": {stage: own[stage] for stage in GATEWAY if stage in own},
@@ -192,6 +193,7 @@ def gateway_file(scenario: Scenario, policies: Mapping[str, Any], speed: float, 
             "ticks": f"{delay}s",
             "stale": f"{max(5.0, 10 * interval)}s",
             "timeout": "5s",
+            "effective_load": scenario.signals.effective_load,
         },
         "events": {"ttl": LONG},
         "timeouts": {"silence": "600s"},

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cache, partial
-from typing import Annotated, Any, ClassVar, Final, Literal, NoReturn, Protocol
+from typing import Annotated, Any, ClassVar, Final, NoReturn, Protocol
 
 from headway.errors import HeadwayError, UndeclaredSignal
+from headway.types import LoadRule
 from headway.views.signals import NOT_AVAILABLE, Signal, derived_signal, exact, reported, static, table
 from headway.views.window import Recent
 
@@ -18,8 +19,6 @@ class Estimator(Protocol):
     def step_seconds(self, view: InstanceView, prefill_tokens: int, decodes: int, context: int) -> float: ...
 
 
-# Rules for `effective_load`: S0's formula, or the same less the requests that have ended since the report
-LoadRule = Literal["snapshot", "outstanding"]
 NO_TIERS: Final[Mapping[str, int]] = {}
 SETTINGS_OR_PAGE: Final = "the engine's settings, or its metrics page"
 PAGE_ELSE: Final = "the engine's metrics page or an agent, else "

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from headway.control.model_groups import OTHER
-from headway.types import SERVING, Json
+from headway.types import SERVING, Json, LoadRule
 from headway.views.instance import (
     EXACT,
     MEAN_IF_MISSING,
@@ -17,7 +17,6 @@ from headway.views.instance import (
     SHARED,
     STATIC,
     InstanceView,
-    LoadRule,
 )
 
 Counts = tuple[int, int, int, int]  # values of the signals in `SHARED`, for one place

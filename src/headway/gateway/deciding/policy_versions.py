@@ -18,8 +18,8 @@ from headway.gateway.shadow.canary import CANARY, Choice
 from headway.gateway.signals.beliefs import SPECULATIVE_PS, TTL_PS, Beliefs
 from headway.policies.context import Context
 from headway.streams import stream
-from headway.types import Json, Request
-from headway.views.instance import Estimator, InstanceView, LoadRule
+from headway.types import Json, LoadRule, Request
+from headway.views.instance import Estimator, InstanceView
 
 MOST_FAILURES: Final = 5
 UNSERVED: Final = "503: no engine became available in time"
@@ -45,7 +45,9 @@ class PlaneSettings(Struct, frozen=True):
     ttl_ps: int = TTL_PS
     speculative_ps: int = SPECULATIVE_PS
     most_failures: int = MOST_FAILURES  # number of failed decisions after which the former policies take over
-    effective_load: LoadRule = "snapshot"  # also assumed for journals that name no rule
+    # Journals that do not have the next two values were written with these ones.
+    effective_load: LoadRule = "snapshot"
+    auto: bool = False  # whether prefix indexes without a set capacity have the capacities of the engines
 
 
 class PolicyVersions:
@@ -71,7 +73,8 @@ class PolicyVersions:
     def check(self, policies: Json) -> None:
         """Build and bind policies to test them, before anything changes. If they are invalid, raise HeadwayError."""
         places = self.places
-        context = Context(places.views, partial(_stream, self.settings.seed, 0), self.estimator, places.block_tokens)
+        rng, auto = partial(_stream, self.settings.seed, 0), self.settings.auto
+        context = Context(places.views, rng, self.estimator, places.block_tokens, auto=auto)
         built = build_policies(policies)
         try:
             live = Arm("", built, context)
@@ -92,7 +95,8 @@ class PolicyVersions:
         for view, role in zip(places.views, places.roles, strict=True):
             view.role = role
         rng = partial(_stream, self.settings.seed, self.version)
-        context = Context(places.views, rng, self.estimator, places.block_tokens, follows=self._context)
+        auto, follows = self.settings.auto, self._context
+        context = Context(places.views, rng, self.estimator, places.block_tokens, follows=follows, auto=auto)
         built = build_policies(policies)
         former = [] if self.former is None else [self.former]
         arms = Arms(context, built, former, lambda arm, error: self.on_failure(arm.name, error))

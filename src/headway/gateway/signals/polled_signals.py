@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 from msgspec import Meta, Struct
 
+from headway.config.dated_defaults import CURRENT, SETS
 from headway.config.keys import INTERNAL, Doc, PositiveSeconds, Seconds
 from headway.config.section import read
 from headway.errors import HeadwayError
 from headway.gateway.engines.follower import Follower, Poller, PollFailed, turn
 from headway.gateway.signals.reading import LOAD, Reading, clean
 from headway.gateway.signals.scrape import parse
-from headway.types import PS_PER_SECOND
-from headway.views.instance import MEAN_IF_MISSING, LoadRule
+from headway.types import PS_PER_SECOND, LoadRule
+from headway.views.instance import MEAN_IF_MISSING
 
 if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend, Fleet
@@ -52,10 +53,14 @@ class SignalSettings(Struct, frozen=True):
         ),
     ] = None
     effective_load: Annotated[
-        LoadRule,
-        "outstanding requests of an engine, as policies see them. snapshot: reported queue and batch, and requests "
-        "sent since; outstanding: the same minus requests that have ended since, but at least the requests in flight",
-    ] = "snapshot"
+        LoadRule | None,
+        Doc(
+            "outstanding requests of an engine, as policies see them. snapshot: reported queue and batch, and "
+            "requests sent since; outstanding: the same minus requests that have ended since, but at least the "
+            "requests in flight",
+            default=SETS[CURRENT].effective_load,
+        ),
+    ] = None  # as the defaults of the gateway's file say
     on: Annotated[bool, INTERNAL] = True
     short_form: ClassVar[Any] = bool  # YAML reads `off` as false
 

@@ -1,0 +1,29 @@
+"""Dated sets of defaults. The key `defaults` of a scenario or of a gateway's file names one of them.
+
+A set supplies the values that a file omits; a value in the file always wins. A new set gets a new date, and the older
+sets stay, so that a file that names its set gives the same results with every version of Headway.
+"""
+
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from headway.types import PS_PER_SECOND, LoadRule
+
+Dated = Literal["2026-11", "2026-12"]
+
+
+class Defaults(Struct, frozen=True):
+    """One set of defaults."""
+
+    poll_interval_ps: int  # `signals.poll_interval` of a scenario; 0: signals are always fresh
+    effective_load: LoadRule  # `signals.effective_load`
+    auto: bool  # whether `lru_blocks` is `auto`, so that the router's belief is as large as the instance's cache
+
+
+SETS: Final[dict[Dated, Defaults]] = {
+    "2026-11": Defaults(poll_interval_ps=0, effective_load="snapshot", auto=False),
+    "2026-12": Defaults(poll_interval_ps=PS_PER_SECOND // 2, effective_load="outstanding", auto=True),
+}
+FIRST: Final[Dated] = "2026-11"  # the set of the presets, and the values that the classes of sections declare
+CURRENT: Final[Dated] = "2026-11"  # the set of files that name none

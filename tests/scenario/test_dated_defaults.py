@@ -1,0 +1,113 @@
+"""Dated sets of defaults: what a file omits, and what a resolved copy says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+
+import headway
+from headway import HeadwayError, Scenario
+from headway.config.dated_defaults import CURRENT, FIRST, SETS, Dated
+from headway.experiment.run import prepare
+from headway.scenario.scenario import DEFAULT, SignalSpec
+from headway.types import PS_PER_SECOND
+
+HALF_A_SECOND = PS_PER_SECOND // 2
+
+
+def scenario(**more: Any) -> dict[str, Any]:
+    small = {"requests": 40, "rate": "40/s", "prompt_tokens": 64, "output_tokens": 32}
+    return {"workload": small, "cluster": {"instances": 3}, **more}
+
+
+def beliefs(loaded: Scenario) -> list[Any]:
+    """The sizes that the scorers of the routing policy have in a resolved copy."""
+    scorers = loaded.resolved()["policies"]["routing"]["scorers"]
+    return [scorer["lru_blocks"] for scorer in scorers if "lru_blocks" in scorer]
+
+
+def test_every_date_names_a_set_and_presets_have_the_first() -> None:
+    assert get_args(Dated) == tuple(SETS)
+    assert CURRENT in SETS and next(iter(SETS)) == FIRST
+    assert SignalSpec.dated(SETS[FIRST]) == {"poll_interval": "0s", "effective_load": "snapshot"}
+
+
+@pytest.mark.parametrize(
+    ("date", "signals", "belief"),
+    [
+        ("2026-11", SignalSpec(), 31250),
+        ("2026-12", SignalSpec(HALF_A_SECOND, effective_load="outstanding"), "auto"),
+    ],
+)
+def test_a_set_supplies_what_the_file_omits(date: str, signals: SignalSpec, belief: Any) -> None:
+    for given in ({}, {"signals": None}, {"signals": {}}, {"signals": {"poll_interval": None}}):
+        loaded = Scenario.load(scenario(defaults=date, **given))
+        assert loaded.signals == signals
+        assert beliefs(loaded) == [belief]
+        assert prepare(loaded).setup.auto == (belief == "auto")
+
+
+@pytest.mark.parametrize("date", SETS)
+def test_a_value_in_the_file_always_wins(date: str) -> None:
+    routing = {"name": "weighted", "scorers": [{"name": "prefix-affinity", "weight": 1, "lru_blocks": 77}]}
+    given = {"poll_interval": "50ms", "poll_delay": "5ms", "effective_load": "snapshot"}
+    loaded = Scenario.load(scenario(defaults=date, signals=given, policies={"routing": routing}))
+    assert loaded.signals == SignalSpec(50 * 10**9, 5 * 10**9)
+    assert beliefs(loaded) == [77]
+    fresh = Scenario.load(scenario(defaults=date), ["signals.poll_interval=0s", "signals.effective_load=snapshot"])
+    assert fresh.signals == SignalSpec()
+
+
+@pytest.mark.parametrize("date", SETS)
+@pytest.mark.parametrize("signals", [{}, {"poll_interval": "0s", "effective_load": "snapshot"}, {"poll_delay": "5ms"}])
+def test_a_resolved_copy_can_be_run_again(date: str, signals: dict[str, Any]) -> None:
+    if date == FIRST and "poll_delay" in signals:
+        signals = {**signals, "poll_interval": "50ms"}
+    loaded = Scenario.load(scenario(defaults=date, signals=signals))
+    again = Scenario.load(yaml.safe_load(yaml.safe_dump(loaded.resolved())))
+    assert again.signals == loaded.signals
+    assert (again.resolved(), again.key(), again.defaults) == (loaded.resolved(), loaded.key(), date)
+    assert ("defaults" in loaded.resolved()) is (date != CURRENT)
+
+
+def test_a_run_writes_a_copy_that_gives_the_same_run(tmp_path: Path) -> None:
+    done = headway.simulate(scenario(defaults="2026-12"))
+    done.save(tmp_path / "run")
+    again = headway.simulate(yaml.safe_load((tmp_path / "run" / "scenario.yaml").read_text()))
+    assert again.summary() == done.summary()
+    assert done.summary() != headway.simulate(scenario(defaults="2026-11")).summary()
+
+
+def test_sets_are_told_apart_by_the_keys_of_their_runs() -> None:
+    keys = {Scenario.load(scenario(defaults=date)).key() for date in SETS}
+    assert len(keys) == len(SETS)
+
+
+def test_presets_have_the_first_set_and_a_trace_of_your_own_the_current_one(tmp_path: Path) -> None:
+    assert Scenario.load(DEFAULT).defaults == FIRST
+    assert Scenario.load(DEFAULT).signals == SignalSpec()
+    assert Scenario.load(DEFAULT, ["defaults=2026-12"]).signals.poll_interval_ps == HALF_A_SECOND
+    trace = tmp_path / "mine.csv"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:01:51.1600000,374,44\n")
+    assert Scenario.load(trace).defaults == CURRENT
+
+
+@pytest.mark.parametrize("date", [2026, "2026-13", "", ["2026-11"], True])
+def test_an_unknown_date_is_an_error_that_names_the_known_ones(date: Any) -> None:
+    with pytest.raises(HeadwayError, match="defaults: expected '2026-11' or '2026-12', got"):
+        Scenario.load(scenario(defaults=date))
+
+
+def test_the_page_shows_the_sets() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "defaults.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:1] == "|"]
+    assert rows[0][1:] == [f"`{date}`" for date in SETS]
+    for place, defaults in enumerate(SETS.values(), 1):
+        poll, load, belief = (row[place] for row in rows[2:5])
+        assert poll.startswith(f"`{SignalSpec.dated(defaults)['poll_interval']}`")
+        assert load == defaults.effective_load
+        assert belief.startswith("`auto`") is defaults.auto
+    assert f"Without the key, a file has the set {CURRENT}." in page
