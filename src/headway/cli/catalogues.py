@@ -31,12 +31,14 @@ def policies(name: str | None = None, /, *, as_json: AsJson = False) -> Page | J
     return Page([catalogue.listing(entries)] if name is None else [catalogue.page(entry) for entry in entries])
 
 
-policy = App(name="policy", help="Check a policy file without running it.", help_format="plaintext")
+policy = App(name="policy", help="Check a policy file.", help_format="plaintext")
 
 
 @policy.command
 def check(
-    file: Annotated[Path, Parameter(help="A source in the policy language, or a bundle (.yaml).")],
+    file: Annotated[
+        Path, Parameter(help="A source in the policy language, a bundle (.yaml), or a Python policy (my.py:MyPolicy).")
+    ],
     /,
     *,
     stage: Annotated[Stage | None, Parameter(help="Stage of the source. Default: detected from its function.")] = None,

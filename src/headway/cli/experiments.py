@@ -58,6 +58,7 @@ def compare(
     from headway.experiment.compare import compare as compare_policies
     from headway.experiment.contenders import ALL, contenders
     from headway.experiment.notes import note_idle_autoscaler, note_lost_prefixes, note_missed_faults, note_unmeasured
+    from headway.experiment.repeatable import Repetition
     from headway.report.comparison import comparison_report
 
     options = choice.routing()
@@ -87,12 +88,15 @@ def compare(
     summaries = [summary for _, summary in comparison.ranked]
     say(note_idle_autoscaler(loaded, stage == "scaling"), note_missed_faults(loaded, summaries))
     say(note_unmeasured(loaded))
+    rivals = contenders(loaded, chosen, stage)
+    for rival in rivals:
+        say(Repetition(loaded.resolved(), rival.policies).problem())
     if stage == "routing":
-        say(note_lost_prefixes(loaded.cluster, {each.name: each.spec for each in contenders(loaded, chosen)}))
+        say(note_lost_prefixes(loaded.cluster, {each.name: each.spec for each in rivals}))
     if as_json:
         return comparison.summary(per)
     parts = [comparison_report(comparison, per)]
-    if chosen is None and (more := len(contenders(loaded, ALL, stage)) - len(contenders(loaded, None, stage))):
+    if chosen is None and (more := len(contenders(loaded, ALL, stage)) - len(rivals)):
         parts.append(f"{more} more with --all: variants, templates and controls.")
     return Page(parts)
 
@@ -148,6 +152,7 @@ def sweep(
     Prints a row for each point, and up to which load or size the SLO holds.
     """
     from headway.display.progress import SweepProgress
+    from headway.experiment.repeatable import Repetition
     from headway.experiment.sweep import sweep as run_sweep
     from headway.report.sweep import report
 
@@ -169,6 +174,7 @@ def sweep(
     if output is not None:
         runs = len(grid.points)
         say(f"wrote {runs:,} run{'s' * (runs != 1)} and study.json to {output}")
+    say(Repetition(grid.scenario).problem())
     return grid.summary() if as_json else Page([report(grid, () if show is None else grid.show)])
 
 

@@ -103,6 +103,7 @@ def run(
         note_one_model,
         note_unmeasured,
     )
+    from headway.experiment.repeatable import Repetition
     from headway.experiment.run import about
     from headway.report.run import run_report
     from headway.results import store
@@ -116,11 +117,12 @@ def run(
     if output is not None:
         store.check(output)
     level: Trace = "decisions" if counterfactuals and trace == "minimal" else trace
+    repetition = Repetition(loaded.resolved())
     result = _run(loaded, level, counterfactuals, output, again)
     routing = result.scenario["policies"]["routing"]
     say(note_lost_prefixes(loaded.cluster, {routing["name"]: routing}), note_idle_autoscaler(loaded))
     say(note_unmeasured(loaded), note_missed_faults(loaded, [result.summary()]))
-    say(note_one_model(loaded, result))
+    say(note_one_model(loaded, result), repetition.problem())
     if as_json:
         say(note_no_figures(result.summary(), loaded.warmup))
         return {"run": about(loaded), **result.summary()}

@@ -1,5 +1,6 @@
-"""Checks a policy file without running it: its errors, or its parameters, signals and complexity."""
+"""Checks a policy file: its errors, or its parameters, signals and complexity. Only Python policies are run."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -8,6 +9,7 @@ from headway.config.documents import read_text, read_yaml
 from headway.config.wording import shown, suggest
 from headway.display.displayed import Document, Types, columns_of
 from headway.errors import HeadwayError
+from headway.experiment.repeatable import Repetition
 from headway.policies import registry
 from headway.policies.bundle import STAGES, WRITTEN, Bundle, complexity, is_bundle, source_of
 from headway.policies.code import check, stage_of
@@ -16,6 +18,23 @@ from headway.scenario.overrides import policy_config
 from headway.types import Json
 
 DOCUMENTS = (".yaml", ".yml")
+# The run with which a Python policy is checked.
+TRIAL: Json = {
+    "name": "policy check",
+    "workload": {"requests": 240, "rate": "40/s", "prefix": {"groups": 20, "tokens": 256}},
+    "cluster": {"instances": 8},
+}
+SCALED: Json = {"cluster": {"instances": 8, "min_replicas": 1, "max_replicas": 16}, "scaling": {"interval": "500ms"}}
+SPLIT: Json = {
+    "cluster": {"architecture": "disaggregated", "prefill": {"instances": 4}, "decode": {"instances": 4}},
+}
+# For each part of a routing policy: the routing policy that has `reference` as this part.
+WHOLES: dict[str, Callable[[str], Json]] = {
+    "scorer": lambda reference: {"name": "weighted", "scorers": [{"name": reference, "weight": 1}]},
+    "filter": lambda reference: {"name": "weighted", "filters": [reference]},
+    "picker": lambda reference: {"name": "weighted", "picker": reference},
+    "decider": lambda reference: {"name": "pair", "decider": reference},
+}
 
 
 class PolicyCheck(Document):
@@ -37,7 +56,9 @@ class PolicyCheck(Document):
 
 
 def check_policy(file: str | Path, stage: str | None = None) -> PolicyCheck:
-    """Check a source in the policy language, a bundle, or a file with a routing policy.
+    """Check a source in the policy language, a bundle, a file with a routing policy, or a class in a Python file, given
+    as `path/to/file.py:Class`. A Python policy is also run twice, to check that it repeats its decisions and writes to
+    no view.
 
     In the result, `ok` tells whether the policy can run, `rejections` lists the errors with their locations, and
     `policies` has the signals, parameters and complexity of each policy. If `stage` is None, the function that the
@@ -45,6 +66,8 @@ def check_policy(file: str | Path, stage: str | None = None) -> PolicyCheck:
     """
     if stage is not None and stage not in STAGES:
         raise HeadwayError(f"stage: there is no stage {shown(stage)}.{suggest(stage, STAGES)}")
+    if registry.is_file(str(file)):
+        return _document(str(file), None, [_python(str(file), entry) for entry in _entries(str(file), stage)])
     path = Path(file)
     if path.suffix not in DOCUMENTS:
         return _source(str(file), read_text(path), stage)
@@ -78,6 +101,28 @@ def _source(file: str, source: str, stage: str | None) -> PolicyCheck:
             return _document(file, None, [(None, [_rejection(file, "routing", None, fault) for fault in wrong])])
         raise HeadwayError(f"{file}: the stage cannot be determined from its functions. Name the stage with --stage.")
     return _document(file, None, [_policy(stage, {"name": "code", "source": source}, file)])
+
+
+def _entries(reference: str, stage: str | None) -> list[registry.Entry]:
+    where = "policies" if stage is None else f"policies.{stage}"
+    return registry.load_all(reference, where) if stage is None else [registry.load(stage, reference, where)]
+
+
+def _python(reference: str, entry: registry.Entry) -> tuple[Json | None, list[Json]]:
+    """Describe a policy from a Python file, and run it."""
+    stage = entry.stage
+    about, rejections = _policy(stage, {"name": reference}, reference)
+    if rejections:
+        return about, rejections
+    path, _, name = reference.rpartition(":")
+    whole = f"{Path(path).expanduser().resolve()}:{name}"
+    policies = {"routing": WHOLES[stage](whole)} if stage in WHOLES else {stage: {"name": whole}}
+    changes = {"scaling": SCALED, "decider": SPLIT}.get(stage, {})
+    repetition = Repetition({**TRIAL, **changes, "policies": policies})
+    wrong = repetition.error() or repetition.problem()
+    if wrong is None:
+        return about, []
+    return None, [_row(stage, f"policies.{stage}", wrong, wrong)]
 
 
 def _policy(stage: str, spec: Any, where: str) -> tuple[Json | None, list[Json]]:
