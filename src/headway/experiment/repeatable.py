@@ -38,8 +38,8 @@ SHIFT_S: Final = 86_413  # seconds by which the clocks of the second process are
 LIMIT_S: Final = 60.0  # maximum time for the processes; after that, the check is given up
 CHILD: Final = "from headway.experiment.repeatable import simulate_beginning; simulate_beginning()"
 REMEDY: Final = (
-    "Draw random numbers from context.rng(name), read the time from cluster.now, sort a set before you iterate over it, "
-    "and create all state in bind."
+    "Draw random numbers from context.rng(name), read the time from cluster.now, "
+    "sort a set before you iterate over it, and create all state in bind."
 )
 Line = list[Any]  # a decision: its subject, the decision in words, and values that must be equal too
 
