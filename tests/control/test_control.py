@@ -251,6 +251,7 @@ BELIEVING = (
     "prefix-affinity",
     "prefix-aware",
     "prefix-overlap",
+    "kv-aware-spill",
 )
 
 

@@ -18,11 +18,13 @@ from headway.results.result import Result
 
 COOKBOOK = presets("cookbook", ".py")
 CHANCE = "draws at random, and the language has no chance"
+HASH = "settles near-ties by a hash of the prompt's content, which a program does not see"
 PAIRS = "chooses two instances, and a program chooses one"
 UNWRITTEN = {
     "random": CHANCE,
     "power-of-two": CHANCE,
-    "kv-aware": "settles near-ties by a hash of the prompt's content, which a program does not see",
+    "kv-aware": HASH,
+    "kv-aware-spill": HASH,
     "pair": PAIRS,
     "least-loaded-pair": PAIRS,
     "prefix-pair": PAIRS,

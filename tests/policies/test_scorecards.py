@@ -16,7 +16,8 @@ from headway.views.instance import InstanceView
 
 Json = dict[str, Any]
 CARDS = ("weighted", "kv-aware", "lmetric", "lmetric-plus-one", "prefix-aware", "prefix-overlap", "cost-escalation")
-CARDS += ("prefill-cost-routing",)
+CARDS += ("prefill-cost-routing", "kv-aware-spill")
+SINGLE = [name for name in CARDS if name not in ("weighted", "kv-aware-spill")]  # their cards have one score
 PROFILE = {
     "name": "weighted",
     "scorers": {"queue-depth": 1, "prefix-affinity": 2, "load-balance": 1},
@@ -80,7 +81,7 @@ def test_scores_are_aligned_with_who_was_left_and_two_of_one_name_stay_apart(tmp
     assert card.picked == "i1" and not card.lowest_wins
 
 
-@pytest.mark.parametrize("name", [name for name in CARDS if name != "weighted"])
+@pytest.mark.parametrize("name", SINGLE)
 def test_a_policy_with_one_score_picks_the_best_of_its_card(name: str) -> None:
     instances = views(3, inflight=[3, 1, 2], pending_prefill_tokens=[10, 500, 20], queued=[4, 1, 0], watts=[9, 1, 5])
     card = explained(bound(name, instances, hits=[0, 0, 1]), instances)

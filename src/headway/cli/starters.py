@@ -17,7 +17,6 @@ Rate = Annotated[str | None, Parameter(help="Rate of new sessions, such as 40/s.
 Instances = Annotated[int | None, Parameter(help="Number of instances. Default: 4.")]
 Model = Annotated[str | None, Parameter(help="Model: a name or a config.json. Default: llama-3.1-8b.")]
 Gpu = Annotated[str | None, Parameter(help="GPU. Default: h200.")]
-Routing = Annotated[str | None, Parameter(help="Routing policy. Default: weighted.")]
 
 init = App(name="init", help="Write a short file to start from, with comments.", help_format="plaintext")
 
@@ -40,7 +39,7 @@ def scenario(
             "Default: guessed from their names.",
         ),
     ] = None,
-    routing: Routing = None,
+    routing: Annotated[str | None, Parameter(help="Routing policy. Default: weighted.")] = None,
     force: Force = False,
 ) -> Page:
     """Write a scenario: requests, instances and policies.
@@ -61,7 +60,7 @@ def gateway(
     engine: Annotated[
         list[str] | None, flag("URL of an engine; repeat for more. Default: two emulated engines.", "--engine")
     ] = None,
-    routing: Routing = None,
+    routing: Annotated[str | None, Parameter(help="Routing policy. Default: kv-aware-spill.")] = None,
     force: Force = False,
 ) -> Page:
     """Write the settings of a gateway.

@@ -8,6 +8,7 @@ from headway.policies import (  # noqa: F401
     filters,
     flow,
     kv_aware,
+    kv_aware_spill,
     priority,
     routesim,
     scaling,

@@ -5,6 +5,8 @@ from hashlib import blake2b
 from operator import attrgetter
 from typing import Annotated, Any, Final
 
+from msgspec import Struct
+
 from headway.errors import HeadwayError
 from headway.hashing import ROOT
 from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, Context, LruBlocks
@@ -22,7 +24,7 @@ FEW: Final = 8  # with at most this number of instances, all of them are scored
 _watts: Final = attrgetter("watts")
 
 
-@policy("routing", "kv-aware", exact=["inflight", "prefix_index"], reported=["busy", "watts"])
+@policy("routing", "kv-aware", exact=["inflight", "prefix_index"], reported=["busy", "watts"], kind="extra")
 class KvAware(Believer):
     """Scores cache overlap, idleness, low power and capacity with weights, and breaks near-ties by a stable hash.
 
@@ -38,6 +40,11 @@ class KvAware(Believer):
     wins, then the lowest index. So while instances score alike, equal prefixes go to the same one. The hash covers the
     prompt up to the last full block counted. Requests in flight are exact, the match is the router's belief, busy share
     and watts are as last reported.
+
+    Limits: a cached prefix outweighs any load, because util is at most 1. If all prompts begin with the same
+    `prefix_tokens` tokens, as with one system prompt, one instance gets every request while the others idle. On
+    Mooncake's conversation trace the mean TTFT is then 710 s on eight H200. Use `kv-aware-spill` instead, which
+    compares whole prompts and leaves saturated instances.
     """
 
     kv: Weight = 0.55
@@ -51,8 +58,7 @@ class KvAware(Believer):
     lru_blocks: LruBlocks = LRU_BLOCKS
 
     def __post_init__(self) -> None:
-        if not (self.kv or self.load or self.power or self.capacity):
-            raise HeadwayError("kv-aware: at least one of the weights kv, load, power and capacity must be positive.")
+        check_weights("kv-aware", self.kv, self.load, self.power, self.capacity)
         if self.prefix_tokens is not None and self.prefix_tokens < self.block_tokens:
             wrong = f"{self.prefix_tokens} is less than one block of {self.block_tokens} tokens"
             raise HeadwayError(f"kv-aware: prefix_tokens: {wrong}. Use null for the whole prompt.")
@@ -60,8 +66,7 @@ class KvAware(Believer):
     def bind(self, context: Context) -> None:
         super().bind(context)
         self.highest_uncached = self.load + self.power + self.capacity  # maximum score without a cached block
-        self.hashers: dict[str, Any] = {}
-        self.bids: dict[int, dict[str, bytes]] = {}  # key of a recent prefix -> instance id -> hash that breaks ties
+        self.rendezvous = Rendezvous()
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
         instances, path = cluster.instances, request.path
@@ -71,7 +76,7 @@ class KvAware(Believer):
         if self.prefix_tokens is not None and blocks > self.prefix_tokens // size:
             blocks = self.prefix_tokens // size
         hits = self.matches(path)
-        peak = max(map(_watts, instances)) or 1.0
+        peak = highest_watts(instances)
         among = instances if cluster.explain else holders(instances, hits)
         scores = self.scores(among, hits, blocks, peak)
         floor = max(scores) - self.epsilon - ROUNDING
@@ -84,7 +89,7 @@ class KvAware(Believer):
             view = among[scores.index(best)]
         else:
             band = [view for view, score in zip(among, scores, strict=True) if score >= floor]
-            view = self.pick(band, prefix_key(path, runs, blocks))
+            view = self.rendezvous.pick(band, prefix_key(path, runs, blocks))
         card = single_score_card(instances, scores, view) if cluster.explain else None
         return Route(view.id, "", hits[view.index] * size, None, card)
 
@@ -104,6 +109,13 @@ class KvAware(Believer):
                 kv * overlap + load * (1.0 - util) + power * (1.0 - view.watts / peak) + capacity * view.capacity
             )
         return scores
+
+
+class Rendezvous(Struct, eq=False):
+    """Breaks ties by rendezvous hashing. It caches the hashes of recent prefixes."""
+
+    hashers: dict[str, Any] = {}  # instance id -> hash of the id
+    bids: dict[int, dict[str, bytes]] = {}  # key of a recent prefix -> instance id -> hash that breaks ties
 
     def pick(self, band: list[InstanceView], key: int) -> InstanceView:
         """Choose an instance by rendezvous hashing: each instance bids `hashing.stable(id, key)`, and the highest bid
@@ -127,6 +139,17 @@ class KvAware(Believer):
             hasher = hashers[name].copy()  # reuses the hash of the instance id
             hasher.update(text)
             known[name] = hasher.digest()[::-1]
+
+
+def check_weights(name: str, *weights: float) -> None:
+    """Raise an error if no weight is positive."""
+    if not any(weights):
+        raise HeadwayError(f"{name}: at least one of the weights kv, load, power and capacity must be positive.")
+
+
+def highest_watts(instances: Sequence[InstanceView]) -> float:
+    """Return the highest power of an instance, or 1 if no instance reports any."""
+    return max(map(_watts, instances)) or 1.0
 
 
 def holders(instances: Sequence[InstanceView], hits: list[int]) -> Sequence[InstanceView]:

@@ -48,7 +48,6 @@ HARDWARE: Final = {
     "model": Option("Model", "llama-3.1-8b"),
     "gpu": Option("GPU", "h200"),
 }
-ROUTING: Final = Option("Routing policy", "weighted")
 ENGINES: Final = ("http://127.0.0.1:9100", "http://127.0.0.1:9101")
 STARTERS: Final = {
     "scenario": Starter(
@@ -58,7 +57,7 @@ STARTERS: Final = {
             **HARDWARE,
             "trace": Option("Trace to replay instead of generated requests, if any", None),
             "columns": Option("", None),
-            "routing": ROUTING,
+            "routing": Option("Routing policy", "weighted"),
         },
     ),
     "gateway": Starter(
@@ -67,7 +66,7 @@ STARTERS: Final = {
         {
             "listen": Option("Address for clients", "127.0.0.1:8000"),
             "engines": Option("URLs of the engines, separated by commas", ENGINES),
-            "routing": ROUTING,
+            "routing": Option("Routing policy", "kv-aware-spill"),
         },
     ),
     "suite": Starter("suite.yaml", "suite", HARDWARE),

@@ -114,8 +114,9 @@ def test_every_routing_policy_keeps_to_the_instances_of_the_model(tmp_path: Path
 
 
 # Those that draw share one stream among the models, charges fade in whole billionths at every decision, and the keys
-# that kv-aware hashes are not the same in a part of a trace.
-ALONE = [name for name in ROUTING if name not in ("random", "power-of-two", "cost-escalation", "kv-aware")]
+# that kv-aware and kv-aware-spill hash are not the same in a part of a trace.
+SHARING = ("random", "power-of-two", "cost-escalation", "kv-aware", "kv-aware-spill")
+ALONE = [name for name in ROUTING if name not in SHARING]
 QUEUE = {"name": "bands", "saturation": "concurrency", "max_inflight": 2, "fairness": "round-robin"}
 
 

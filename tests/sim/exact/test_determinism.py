@@ -53,6 +53,7 @@ ROUTINGS: dict[str, Any] = {
     "weighted": "weighted",
     "every scorer": EVERYTHING,
     "kv-aware": "kv-aware",
+    "kv-aware-spill": "kv-aware-spill",
     "cost-escalation": "cost-escalation",
     "random": "random",
     "power-of-two": "power-of-two",

@@ -73,7 +73,7 @@ def test_every_policy_of_the_catalogue_is_drawn(stage: str) -> None:
     assert sorted(control_draws.STAGES[stage]) == sorted(registry.names(stage))
 
 
-@pytest.mark.parametrize("name", dict.fromkeys([*PLAIN, *BELIEVING, *ROUTESIM, *LOOKING]))
+@pytest.mark.parametrize("name", dict.fromkeys([*PLAIN, *BELIEVING, *ROUTESIM, *LOOKING, "kv-aware-spill"]))
 def test_a_busy_cluster_is_the_same_under_every_policy(name: str) -> None:
     scenario = busy({"routing": name})
     assert set(traits(scenario, check(scenario))) >= {*COMMON, "warm-up"}
