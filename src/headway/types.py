@@ -19,6 +19,8 @@ PS_PER_NS: Final = 1_000
 NEVER: Final = 1 << 120  # a time in picoseconds that is later than any event
 # Rules for the load of an instance, see `InstanceView.effective_load`
 LoadRule = Literal["snapshot", "outstanding"]
+# The blocks in a router's prefix indexes: of prompts that it sent, those that instances report as stored, or both.
+Belief = Literal["routed", "both", "stored"]
 
 
 class Path(Struct, eq=False, gc=False):

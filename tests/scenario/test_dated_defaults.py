@@ -106,8 +106,19 @@ def test_the_page_shows_the_sets() -> None:
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:1] == "|"]
     assert rows[0][1:] == [f"`{date}`" for date in SETS]
     for place, defaults in enumerate(SETS.values(), 1):
-        poll, load, belief = (row[place] for row in rows[2:5])
+        poll, load, size, belief = (row[place] for row in rows[2:6])
         assert poll.startswith(f"`{SignalSpec.dated(defaults)['poll_interval']}`")
         assert load == defaults.effective_load
-        assert belief.startswith("`auto`") is defaults.auto
+        assert size.startswith("`auto`") is defaults.auto
+        assert belief.startswith(f"{defaults.belief}:")
     assert f"Without the key, a file has the set {CURRENT}." in page
+
+
+def test_with_kv_events_the_set_says_which_events_the_router_hears() -> None:
+    for date, belief in (("2026-11", "routed"), ("2026-12", "both")):
+        assert Scenario.load(scenario(defaults=date)).signals.belief == "routed"
+        heard = Scenario.load(scenario(defaults=date, signals={"kv_event_delay": "50ms"}))
+        assert heard.signals.belief == belief
+        assert Scenario.load(heard.resolved()).signals == heard.signals
+        chosen = Scenario.load(scenario(defaults=date, signals={"kv_event_delay": "50ms", "belief": "routed"}))
+        assert Scenario.load(chosen.resolved()).signals.belief == "routed"

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from headway.types import PS_PER_SECOND, LoadRule
+from headway.types import PS_PER_SECOND, Belief, LoadRule
 
 Dated = Literal["2026-11", "2026-12"]
 
@@ -19,11 +19,12 @@ class Defaults(Struct, frozen=True):
     poll_interval_ps: int  # `signals.poll_interval` of a scenario; 0: signals are always fresh
     effective_load: LoadRule  # `signals.effective_load`
     auto: bool  # whether `lru_blocks` is `auto`, so that the router's belief is as large as the instance's cache
+    belief: Belief  # `signals.belief`, if instances report KV events
 
 
 SETS: Final[dict[Dated, Defaults]] = {
-    "2026-11": Defaults(poll_interval_ps=0, effective_load="snapshot", auto=False),
-    "2026-12": Defaults(poll_interval_ps=PS_PER_SECOND // 2, effective_load="outstanding", auto=True),
+    "2026-11": Defaults(poll_interval_ps=0, effective_load="snapshot", auto=False, belief="routed"),
+    "2026-12": Defaults(poll_interval_ps=PS_PER_SECOND // 2, effective_load="outstanding", auto=True, belief="both"),
 }
 FIRST: Final[Dated] = "2026-11"  # the set of the presets, and the values that the classes of sections declare
 CURRENT: Final[Dated] = "2026-11"  # the set of files that name none

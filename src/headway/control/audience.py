@@ -36,6 +36,7 @@ class Audience:
         self.on_indexes, self.on_error = on_indexes, on_error
         self.observers: list[Observe] = []
         self.indexes: list[PrefixIndex] = []
+        self.routed_indexes: list[PrefixIndex] = []  # the indexes that learn which prompts the router sends
         self.state: RouterState | None = None
         self.signals: dict[str, None] = {}
         self.lock: ViewLock | None = None  # set while the views are locked during calls of policies
@@ -75,7 +76,7 @@ class Audience:
 
     def update_indexes(self) -> None:
         """Update the list of prefix indexes from the context, because a policy may have created a new index."""
-        self.indexes = self.context.indexes
+        self.indexes, self.routed_indexes = self.context.indexes, self.context.routed_indexes
         if self.on_indexes is not None:
             self.on_indexes(self.indexes)
 
@@ -106,7 +107,7 @@ class Audience:
         request, view, prefill = flight.request, flight.view, flight.prefill
         if self.state is not None:
             self.state.on_routed(request)
-        for index in self.indexes:
+        for index in self.routed_indexes:
             if prefill is not None:
                 index.touch(prefill.index, request.path)
             index.touch(view.index, request.path)
@@ -119,7 +120,7 @@ class Audience:
         if self.state is not None:
             self.state.on_arrival(now_ps, flight.request)
             self.state.on_routed(flight.request)
-        for index in self.indexes:
+        for index in self.routed_indexes:
             index.touch(flight.view.index, flight.request.path)
         for event in _history(now_ps, flight) if self.observers else ():
             self.notify(event)

@@ -110,6 +110,11 @@ class ControlPlane:
         return self.audience.indexes
 
     @property
+    def routed_indexes(self) -> list[PrefixIndex]:
+        """The prefix indexes that learn which prompts the router sends."""
+        return self.audience.routed_indexes
+
+    @property
     def observers(self) -> list[Observe]:
         return self.audience.observers
 

@@ -238,7 +238,7 @@ class Plane:
         self._write(now_ps, "heard", peer, dict(counts), list(touches))
         self.places.hear(peer, counts)
         for place, path in touches:
-            for index in self.control.indexes:
+            for index in self.control.routed_indexes:
                 index.touch(place, path)
             self.beliefs.touch(now_ps, place, path)
 

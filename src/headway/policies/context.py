@@ -12,7 +12,7 @@ from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.policies.prefix_index import PrefixIndex
 from headway.policies.registry import AUTO, Bounds, Usual
-from headway.types import Request
+from headway.types import Belief, Request
 from headway.views.instance import Estimator as Estimator
 from headway.views.instance import InstanceView
 
@@ -38,16 +38,18 @@ class Context:
         *,
         follows: Context | None = None,
         auto: bool = False,
+        belief: Belief = "routed",
     ) -> None:
         """Create a context. If this router replaces another one, `follows` is the context of the old router. The new
         router then continues to use the old router's prefix indexes. With `auto`, a prefix index whose policy sets no
-        capacity has the instances' capacities."""
+        capacity has the instances' capacities. `belief` says which blocks the prefix indexes hold."""
         self.instances = tuple(instances)
         self.rng = rng  # returns an independent random stream for each name
         self.estimator = estimator
         self.block_tokens = block_tokens  # block size of the engines
         self._truth = truth
         self.auto = auto
+        self.belief: Belief = belief
         self._indexes: dict[Figures, PrefixIndex] = {}
         self._hidden: list[PrefixIndex] = []  # indexes with the instances' capacities that no policy sees
         self._former = {} if follows is None else follows._indexes
@@ -88,7 +90,7 @@ class Context:
 
     def _new_index(self, block_tokens: int, capacity: int | Literal["auto"]) -> PrefixIndex:
         blocks = [self._blocks_of(view, block_tokens) for view in self.instances] if capacity == AUTO else capacity
-        return PrefixIndex(len(self.instances), blocks, block_tokens)
+        return PrefixIndex(len(self.instances), blocks, block_tokens, bounded=self.belief != "stored")
 
     def _blocks_of(self, view: InstanceView, block_tokens: int) -> int:
         """Return how many blocks of this size fit into the instance's KV cache."""
@@ -104,6 +106,11 @@ class Context:
     @property
     def indexes(self) -> list[PrefixIndex]:
         return list(self._indexes.values())
+
+    @property
+    def routed_indexes(self) -> list[PrefixIndex]:
+        """The indexes that learn which prompts the router sends."""
+        return [] if self.belief == "stored" else self.indexes
 
     def truth(self, request: Request) -> list[int]:
         """Return the number of prompt tokens that are truly cached on each instance, by index. Only policies that are

@@ -47,11 +47,13 @@ class PrefixIndex:
     used, from its last block to its first. Reading the index does not change the LRU order.
     """
 
-    def __init__(self, instances: int, capacity: int | Sequence[int], block_tokens: int) -> None:
-        """`capacity` is the number of blocks of each instance, or one number for all instances."""
+    def __init__(self, instances: int, capacity: int | Sequence[int], block_tokens: int, bounded: bool = True) -> None:
+        """`capacity` is the number of blocks of each instance, or one number for all instances. Unless `bounded`,
+        reported blocks may exceed it."""
         self.instances = instances
         self.capacities = [capacity] * instances if isinstance(capacity, int) else list(capacity)
         self.block_tokens = block_tokens
+        self.bounded = bounded
         self._none = [0] * instances
         self._holders: dict[int, dict[int, int]] = {}  # key of a run -> instance -> end of the blocks that it holds
         self._pieces: list[Pieces] = [OrderedDict() for _ in range(instances)]  # least recently used first
@@ -284,6 +286,26 @@ class PrefixIndex:
         pieces.move_to_end(key, last=False)
         self._sizes[instance] = size
         return True
+
+    def extend(self, instance: int, key: int, start: int, end: int) -> None:
+        """Record that an instance reports the blocks of a run from its first block `start` up to `end`. They become the
+        most recently used. Other runs before this one may be missing."""
+        self._holes = True
+        holders = self._holders.setdefault(key, {})
+        held = holders.get(instance)
+        if held is None:
+            holders[instance] = end
+            self._pieces[instance][key] = start
+            self._sizes[instance] += end - start
+        elif held < end:
+            if key in self._fronts[instance]:
+                self._touch_pieces(instance, key, start, end)
+            else:
+                self._pieces[instance].move_to_end(key)
+            holders[instance] = end
+            self._sizes[instance] += end - held
+        if self.bounded:
+            self.evict(instance, max(0, self._sizes[instance] - self.capacities[instance]))
 
     def evict(self, instance: int, blocks: int) -> None:
         """Drop the `blocks` least recently used blocks of an instance."""

@@ -29,7 +29,7 @@ from headway.scenario import overrides, references
 from headway.scenario.cluster_spec import Cluster
 from headway.scenario.life_spec import Fault, Scaling, read_faults, write_faults
 from headway.scenario.pd_spec import ROLES
-from headway.types import Json, LoadRule
+from headway.types import Belief, Json, LoadRule
 from headway.workload.spec import WorkloadSpec
 
 DEFAULT: Final = "conversations-2026-11-17"
@@ -126,20 +126,30 @@ class SignalSpec(Struct, frozen=True):
         "sent since; outstanding: the same minus requests that have ended since, but at least the requests in flight",
         QUIET,
     ] = "snapshot"
+    belief: Annotated[
+        Belief,
+        "the blocks in the router's prefix indexes: `routed`, of prompts that the router sent; `stored`, those that "
+        "the instances report; `both`",
+        QUIET,
+    ] = "routed"
 
     @classmethod
     def expand(cls, section: Any, where: str) -> Any:
         """Drop keys whose value is null, so that they get their defaults."""
         return {k: v for k, v in section.items() if v is not None} if isinstance(section, dict) else section
 
-    @staticmethod
-    def dated(defaults: Defaults) -> Json:
-        """Return the keys that a set of defaults supplies."""
-        return {"poll_interval": duration_text(defaults.poll_interval_ps), "effective_load": defaults.effective_load}
+    @classmethod
+    def dated(cls, defaults: Defaults, section: Json | None = None) -> Json:
+        """Return a section with the keys that a set of defaults supplies."""
+        dated = {"poll_interval": duration_text(defaults.poll_interval_ps), "effective_load": defaults.effective_load}
+        section = cls.expand(section or {}, "signals")
+        return dated | ({"belief": defaults.belief} if "kv_event_delay" in section else {}) | section
 
     def validate(self, where: str) -> SignalSpec:
         if self.poll_delay_ps and not self.poll_interval_ps:
             raise HeadwayError(f"{where}.poll_delay: needs a poll interval; set 'poll_interval' too, as in 50ms.")
+        if self.belief != "routed" and self.kv_event_delay_ps is None:
+            raise HeadwayError(f"{where}.belief: {self.belief} needs KV events; set 'kv_event_delay' too, as in 50ms.")
         return self
 
 
@@ -236,7 +246,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
         data = {key: value for key, value in data.items() if value is not None or key not in ("name", "defaults")}
         signals, date = data.get("signals"), data.get("defaults", CURRENT)
         if isinstance(date, str) and date in SETS and isinstance(signals, dict | None):
-            data["signals"] = SignalSpec.dated(SETS[date]) | SignalSpec.expand(signals or {}, "signals")
+            data["signals"] = SignalSpec.dated(SETS[date], signals)
         return data
 
     def validate(self, where: str) -> Scenario:

@@ -142,6 +142,7 @@ class Instance:
         if cache.held > blocks.peak:
             blocks.peak = cache.held
         run.end = -1
+        cache.now = now
         steps = batch.steps = batch.steps + length
         if decodes := batch.decodes:
             batch.context += decodes * length
@@ -149,9 +150,8 @@ class Instance:
                 self.log_resumed()
             else:
                 self.log(ENTRY(run.first, run.increment, length, batch.counted))
-            if length > 1 and batch.partial is not None:  # first cache the blocks of the steps before the last one
-                job, want = run.chunks[0]
-                blocks.offer(job, (job.computed + want * (length - 1)) // self.size)
+        if length > 1 and batch.partial is not None and (decodes or cache.stores is not None):
+            blocks.offer_steps(length - 1)  # first cache the blocks of the steps before the last one
         if self.expiring:
             self.drop_decodes()
         ending = batch.ending
@@ -181,7 +181,7 @@ class Instance:
         """Advance the prefill of a request. When the prefill ends, the request generates its next token."""
         batch = self.batch
         job.computed += tokens
-        self.blocks.offer(job, job.computed // self.size)
+        self.blocks.offer(job, job.computed // self.size, now)
         self.count_prefill(job, job.computed)
         if job.expired:
             self.drop(job)

@@ -14,6 +14,7 @@ def vacate(instance: Instance, now: int) -> list[Job]:
         instance.history.record(instance, now)
     instance.blocks.settle(now)
     last_token_ps = halt(instance, now)
+    instance.cache.now = now
     batch, loader, scheduler = instance.batch, instance.loader, instance.scheduler
     waiting = [*instance.queue.waiting.values()]
     jobs = [*batch.running, *loader.loading, *loader.ready, *waiting, *instance.handing]

@@ -12,18 +12,44 @@ A request releases its blocks tail first, so that the tail of a sequence is alwa
 """
 
 from collections import OrderedDict
+from typing import Any, NamedTuple
 
 from headway.errors import InvariantError
 from headway.sim.piece import Piece
+from headway.types import Path
 
 Runs = tuple[tuple[int, int], ...]  # (key, end block) pairs, as `Path.blocks` returns them
 Hold = tuple[int, int, int]  # (key, first block, end block)
 Stretch = tuple[int, int, int, float]  # (key, first block, end block, eviction level)
-Eviction = tuple[int, int, int]  # (time, key, first block)
+Eviction = tuple[int, int, int, int]  # (time, LATER, key, first block)
+STEP_END, LATER = 0, 1  # order of the events of an instant: what the step that ends has stored, then everything else
+
+
+class Stored(NamedTuple):
+    """An event: the cache has the blocks of a key without a gap, from the first one up to `end`."""
+
+    time: int
+    order: int
+    key: int
+    end: int
+    path: Path  # the prompt that contains the key, or after which the key's tokens were generated
 
 
 class KvCache:
-    __slots__ = ("evicted", "held", "idle", "log", "lru", "now", "pieces", "releases", "spilt", "stored", "total")
+    __slots__ = (
+        "evicted",
+        "held",
+        "idle",
+        "log",
+        "lru",
+        "now",
+        "pieces",
+        "releases",
+        "spilt",
+        "stored",
+        "stores",
+        "total",
+    )
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -31,8 +57,9 @@ class KvCache:
         self.idle = 0
         self.evicted = 0
         self.releases = 0
-        self.log: list[Eviction] | None = None  # log of evictions; None if they are not reported
-        self.now = 0  # time of the next entries in the log
+        self.log: list[Any] | None = None  # log of evictions; None if they are not reported
+        self.stores: list[Any] | None = None  # log of `Stored` events; None if they are not reported
+        self.now = 0  # time of the next entries in the logs
         # Content since the last update of the stores below the GPU: evicted (`spilt`), or computed or used (`stored`).
         # Each list is None if the stores do not need it.
         self.spilt: list[Stretch] | None = None
@@ -170,6 +197,17 @@ class KvCache:
         holds.extend((key, piece.start, piece.end) for piece in fresh)
         self._store(key, sorted(chain + fresh, key=lambda piece: piece.start))
 
+    def tell_stored(self, time: int, order: int, key: int, first: int, path: Path) -> None:
+        """Report how far the blocks of a key are cached without a gap; `first` is the first block of the key."""
+        assert self.stores is not None
+        end = first
+        piece = self.pieces.get(key)
+        while piece is not None and piece.start <= end:
+            end = max(end, piece.end)
+            piece = piece.next
+        if end > first:
+            self.stores.append(Stored(time, order, key, end, path))
+
     def take(self, count: int) -> None:
         """Allocate private blocks for a request: first empty blocks, then idle blocks, which are evicted."""
         held = self.held = self.held + count
@@ -194,7 +232,7 @@ class KvCache:
                     self._store(key, [other for other in self._chain(key) if other is not piece])
             count -= end - start
             if self.log is not None:
-                self.log.append((self.now, key, start))
+                self.log.append((self.now, LATER, key, start))
             if spilt is not None:
                 last = spilt[-1] if spilt else None
                 if last is not None and last[0] == key and last[1] == end and last[3] == piece.level:
@@ -280,7 +318,7 @@ class KvCache:
         self.release(holds, blocks, removed)
         removed.reverse()
         if self.log is not None:
-            self.log.extend((self.now, key, start) for key, start, _, _ in removed)
+            self.log.extend((self.now, LATER, key, start) for key, start, _, _ in removed)
         return removed
 
     def _chain(self, key: int) -> list[Piece]:

@@ -7,6 +7,7 @@ batch before the requests in the queue.
 
 from headway.sim.handover import Handover
 from headway.sim.job import Job
+from headway.sim.kv_cache import LATER
 from headway.sim.link import Links, Load
 from headway.sim.run_blocks import RunBlocks
 from headway.sim.tiers import Place, Tiers
@@ -78,7 +79,7 @@ class Loader:
         start, end = load.start, load.end
         self.ready.append(job)
         if job.awaits is not None:
-            self.blocks.offer(job, job.known // self.size)
+            self.blocks.offer(job, job.known // self.size, now, LATER)
             job.resumes = job.awaits.transfer.first_token
             job.computed = job.known if job.resumes else job.known - 1
             job.awaits = None
@@ -89,7 +90,7 @@ class Loader:
             job.resumes = True
             return
         job.computed = end * self.size
-        self.blocks.offer(job, end)
+        self.blocks.offer(job, end, now, LATER)
         self.tiers.on_loaded(now, job, start, end)
 
     def drop(self, job: Job, now: int) -> None:

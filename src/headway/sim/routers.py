@@ -42,6 +42,7 @@ class Routers:
         self.flow = planes[0].flow  # either all routers have flow control or none
         self.observers = planes[0].observers
         self.indexes: list[PrefixIndex] = [index for plane in planes for index in plane.indexes]
+        self.exchanges = self.sync_ps is not None and any(plane.routed_indexes for plane in planes)
         self.views: list[list[InstanceView]] = [list(plane.views.values()) for plane in planes]
         self.home: list[int] = []  # index of each request's router, by request id
         self.pumped = 0  # index of the router whose queue `pump` reads next
@@ -126,7 +127,7 @@ class Routers:
         for view in (flight.view, flight.prefill):
             if view is not None:
                 self.changed[view.index] = None
-                if self.sync_ps is not None and self.indexes:
+                if self.exchanges:
                     self.touches.append((router, view.index, flight.request.path))
 
     @property
@@ -226,6 +227,6 @@ class Routers:
         for router, plane in enumerate(self.planes):
             for sender, instance, path in self.touches:
                 if sender != router:
-                    for index in plane.indexes:
+                    for index in plane.routed_indexes:
                         index.touch(instance, path)
         self.touches.clear()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from headway.sim.batch import Batch
 from headway.sim.job import Job
-from headway.sim.kv_cache import KvCache
+from headway.sim.kv_cache import STEP_END, KvCache
 from headway.sim.leap import Run, duration, steps_begun
 from headway.types import NEVER
 from headway.views.instance import InstanceView
@@ -88,8 +88,7 @@ class RunBlocks:
         if run.end >= 0 and run.length > 1:
             self.take_to(run.count_begun(at))
             if self.batch.partial is not None:
-                job, want = run.chunks[0]
-                self.offer(job, (job.computed + want * run.count_ended(at)) // self.size)
+                self.offer_steps(run.count_ended(at))
 
     def settle_evictions(self, before: int) -> None:
         """Allocate the blocks of the current run's steps that began before time `before`, if this may evict content."""
@@ -105,9 +104,29 @@ class RunBlocks:
         if self.cache.held > self.peak:
             self.peak = self.cache.held
 
-    def offer(self, job: Job, end: int) -> None:
-        """Cache the computed blocks up to `end`, except those whose content is cached already."""
-        start = job.cached_to
+    def settle_stores(self, at: int) -> None:
+        """Cache and report the prompt blocks of the current run's steps that ended by `at`."""
+        run = self.run
+        if self.batch.partial is not None and run.length > 1 and at > run.start:
+            self.settle(at)
+
+    def offer_steps(self, steps: int) -> None:
+        """Cache the prompt blocks that the first `steps` steps of the run have computed. If stored blocks are reported,
+        the blocks of each step get the time at which it ended."""
+        run, size = self.run, self.size
+        job, want = run.chunks[0]
+        at = 0
+        if self.cache.stores is not None:
+            offered = max(0, (job.cached_to * size - job.computed) // want)
+            for step in range(offered + 1, steps):
+                self.offer(job, (job.computed + want * step) // size, run.boundary(step))
+            at = run.boundary(steps)
+        self.offer(job, (job.computed + want * steps) // size, at)
+
+    def offer(self, job: Job, end: int, at: int, order: int = STEP_END) -> None:
+        """Cache the computed blocks up to `end`, except those whose content is cached already. They become hits at time
+        `at`; `order` is their order among the events of that instant."""
+        first = start = job.cached_to
         if end <= start or not self.caching:
             return
         job.cached_to = end
@@ -115,10 +134,22 @@ class RunBlocks:
         for run, stop in job.runs:
             if stop >= end:
                 add(run, start, end, holds, priority)
-                return
+                break
             if stop > start:
                 add(run, start, stop, holds, priority)
                 start = stop
+        if self.cache.stores is not None:
+            self.tell_stored(job, first, end, at, order)
+
+    def tell_stored(self, job: Job, start: int, end: int, at: int, order: int) -> None:
+        """Report the blocks of a request from `start` to `end`, which the cache now has."""
+        first = 0
+        for run, stop in job.runs:
+            if stop > start:
+                self.cache.tell_stored(at, order, run, first, job.request.path)
+            if stop >= end:
+                break
+            first = stop
 
     def repeats(self, job: Job, want: int) -> bool:
         """Whether a chunk of the same size may follow this one in the same run. Another chunk may follow if the prefill

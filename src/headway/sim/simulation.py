@@ -105,7 +105,15 @@ class Simulation:
         truth = self.cached_tokens if any(entry_of(policy).oracle for policy in stages) else None
         for number, own in enumerate([stages, *further]):
             views = [copy(view) for view in setup.views] if further else setup.views
-            context = Context(views, streams(rng, number), estimator, setup.block_tokens, truth, auto=setup.auto)
+            context = Context(
+                views,
+                streams(rng, number),
+                estimator,
+                setup.block_tokens,
+                truth,
+                auto=setup.auto,
+                belief=setup.signals.belief,
+            )
             observe = None if autoscaler is None else autoscaler.observe
             listeners = journals[number] if journals else ()
             patience = NEVER if setup.life is None else setup.life.scaling.patience_ps
@@ -117,9 +125,10 @@ class Simulation:
             None if setup.routers.count == 1 else Routers(setup.routers, setup.router_seed, planes, self.signals)
         )
         self.control: ControlPlane | Routers = self.routers or planes[0]
-        kv_event_delay_ps = setup.signals.kv_event_delay_ps
-        if kv_event_delay_ps is not None and self.control.indexes:
-            self.signals.kv_events = KvEvents(instances, self.control.indexes, setup.block_tokens, kv_event_delay_ps)
+        delay_ps, indexes = setup.signals.kv_event_delay_ps, self.control.indexes
+        if delay_ps is not None and indexes:
+            stores = setup.signals.belief != "routed"
+            self.signals.kv_events = KvEvents(instances, indexes, setup.block_tokens, delay_ps, stores)
             self.signals.vary = True
         self.dispatcher = Dispatcher(setup.warmup, self.cluster, self.clock, self.control, self.signals)
         self.capacity: Capacity | None = None  # set if instances start and stop during the run

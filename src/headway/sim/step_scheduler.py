@@ -14,6 +14,7 @@ from headway.sim.batch import Batch
 from headway.sim.engine_logs import GAP_FIELDS, GapLog
 from headway.sim.engine_queue import EngineQueue
 from headway.sim.job import Job
+from headway.sim.kv_cache import LATER
 from headway.sim.leap import Run
 from headway.sim.loader import Loader
 from headway.sim.recent_values import HitRate
@@ -169,7 +170,10 @@ class StepScheduler:
         self.batch.stop_decoding(job)
         end = job.computed // self.size
         if end > job.cached_to and self.blocks.caching:
-            self.cache.add(job.output_key, job.cached_to, end, job.holds, job.ticket.priority)
+            cache, key = self.cache, job.output_key
+            cache.add(key, job.cached_to, end, job.holds, job.ticket.priority)
+            if cache.stores is not None:
+                cache.tell_stored(cache.now, LATER, key, job.request.prompt_tokens // self.size, job.request.path)
 
     def release(self, job: Job, keeps_blocks: bool = False) -> None:
         """Remove a request from the batch, and release its blocks unless a handover needs them."""

@@ -13,7 +13,7 @@ from headway.policies.prefix_index import GONE, GPU
 from headway.results.recorder import Recorder
 from headway.results.records import KvMove, Thrash
 from headway.sim.job import Job
-from headway.sim.kv_cache import KvCache, Runs, Stretch
+from headway.sim.kv_cache import LATER, KvCache, Runs, Stretch
 from headway.sim.link import Links, Load
 from headway.sim.ranked_cache import RankedCache
 from headway.sim.recent_values import MoveRate
@@ -23,8 +23,8 @@ from headway.types import PS_PER_SECOND
 
 THRASH_PS = PS_PER_SECOND  # if content is loaded again within this time after its offload, it counts as thrashed
 Place = tuple[Tier, int, int]  # (fastest store that has the blocks, first block, end block)
-# (time, key, block, source, target). The block is the first block of the content; for a move to the GPU, its end block.
-Move = tuple[int, int, int, int, int]
+# (time, LATER, key, block, source, target). The block is the first one of the content; for a move to the GPU, its end.
+Move = tuple[int, int, int, int, int, int]
 
 
 class Tiers:
@@ -142,7 +142,7 @@ class Tiers:
         if self.log is not None or self.counts:
             content = stretches(job.runs, start, end)
             if self.log is not None:
-                self.log.extend((now, key, last, GONE, GPU) for key, _, last, _ in content)
+                self.log.extend((now, LATER, key, last, GONE, GPU) for key, _, last, _ in content)
             if self.counts:
                 self.count_on(content)
         if self.eager:
@@ -239,7 +239,7 @@ class Tiers:
         if cache.spilt:
             if self.log is not None:
                 level = self.tiers[0].level
-                self.log.extend((now, key, start, GPU, level) for key, start, _, _ in cache.spilt)
+                self.log.extend((now, LATER, key, start, GPU, level) for key, start, _, _ in cache.spilt)
             self.come_down(now, cache.spilt)
             cache.spilt.clear()
 
@@ -293,10 +293,10 @@ class Tiers:
             at = start
             while at < end:
                 for tier, first, last in self.places(((key, end),), at, end):
-                    moves.append((now, key, first, GPU, tier.level))
+                    moves.append((now, LATER, key, first, GPU, tier.level))
                     at = last
                 if at < end:
-                    moves.append((now, key, at, GPU, GONE))
+                    moves.append((now, LATER, key, at, GPU, GONE))
                     at = min(tier.store.first_in(key, at, end) for tier in self.tiers)
             self.log.extend(reversed(moves))
 
@@ -310,7 +310,7 @@ class Tiers:
             place = self.tiers.index(tier) + 1
             below = self.tiers[place] if place < len(self.tiers) else None
             target = below.level if below is not None and (user is self or below.shared) else GONE
-            user.log.extend((now, key, start, tier.level, target) for key, start, _, _ in content)
+            user.log.extend((now, LATER, key, start, tier.level, target) for key, start, _, _ in content)
 
     def check(self) -> None:
         for tier in self.tiers:

@@ -62,6 +62,7 @@ SCORERS = (
 )
 
 
+TRUTH = {"name": "oracle-prefix", "weight": 1}
 SCHEDULERS = ("priority", "sjf", "shortest-prefill", "slo-slack", "fair")
 
 
@@ -355,6 +356,24 @@ def living_family(draws: Draws, folder: Path) -> Json:
     return life_draws.living(draws, sometimes_tiered(draws, drawn))
 
 
+def reporting_family(draws: Draws, folder: Path) -> Json:
+    """Any of the others, with routers that hear what the instances store and evict."""
+    drawn = FAMILIES[pick(draws, *[name for name in FAMILIES if name != "reporting"])](draws, folder)
+    believing = {"block_tokens": pick(draws, 1, 2, 4, 4, 8, 16), "lru_blocks": pick(draws, "auto", 3, 20, 31_250)}
+    routing: Json = {"name": pick(draws, *BELIEVING, "prefix-overlap"), **believing}
+    if pick(draws, True, False):
+        scorers = [{"name": "prefix-affinity", "weight": pick(draws, 1, 3), **believing}, *pick(draws, [], [TRUTH])]
+        scorers.append({"name": "queue-depth", "weight": 1})
+        routing = {"name": "weighted", "scorers": scorers, "filters": [], "picker": "max-score"}
+    replaced = drawn["policies"]["routing"]
+    if "decider" in replaced:
+        routing = {"name": "pair", "prefill": routing, "decode": routing, "decider": replaced["decider"]}
+    drawn["policies"]["routing"] = routing
+    drawn.setdefault("signals", {})["kv_event_delay"] = pick(draws, "0s", "0s", "1ms", "5ms", "23ms", "137us")
+    drawn["signals"]["belief"] = pick(draws, "stored", "both", "stored", "both", "routed")
+    return drawn
+
+
 FAMILIES: dict[str, Callable[[Draws, Path], Json]] = {
     "synthetic": synthetic_family,
     "traced": traced_family,
@@ -364,6 +383,7 @@ FAMILIES: dict[str, Callable[[Draws, Path], Json]] = {
     "tiered": tiered_family,
     "split": split_family,
     "living": living_family,
+    "reporting": reporting_family,
 }
 
 

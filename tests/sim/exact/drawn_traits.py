@@ -40,6 +40,7 @@ def traits(scenario: Json, result: headway.Result) -> list[str]:
         "polled signals": "poll_interval" in scenario.get("signals", {}),
         "outstanding load": scenario.get("signals", {}).get("effective_load") == "outstanding",
         "reported evictions": "kv_event_delay" in scenario.get("signals", {}),
+        f"belief {scenario.get('signals', {}).get('belief')}": True,
         "several routers": "routers" in scenario,
         "routers that exchange": scenario.get("routers", {}).get("sync_interval") is not None,
         f"scheduler {scenario['policies'].get('scheduler', {'name': 'fcfs'})['name']}": True,
@@ -142,6 +143,10 @@ LATENCIES = tuple(f"latency {name}" for name in MODELS if name != "aiconfigurato
 
 def shares(family: str) -> dict[str, float]:
     """What the scenarios of a family must exercise, and in what share of many."""
+    if family == "reporting":
+        beliefs = tuple(f"belief {name}" for name in ("routed", "both", "stored"))
+        others = ("polled signals", "several routers", "routers that exchange", "offload", "transfer")
+        return dict.fromkeys((*COMMON, *beliefs), 0.05) | dict.fromkeys(others, 0.02)
     if family == "living":
         return dict.fromkeys(life_draws.SHOWN, 0.0075)
     if family == "controlled":
