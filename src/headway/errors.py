@@ -1,4 +1,12 @@
-"""The two types of errors: mistakes in the user's input, and bugs in Headway."""
+"""The two types of errors: mistakes in the user's input, and bugs in Headway. Messages name what the user can set: an
+argument in Python, an option on the command line."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final
+
+_ON_COMMAND_LINE: Final = ContextVar("headway_on_command_line", default=False)
 
 
 class HeadwayError(Exception):
@@ -12,6 +20,27 @@ class UndeclaredSignal(HeadwayError, AttributeError):
 
 class InvariantError(Exception):
     """An internal check of the simulator failed: the results of the run are invalid."""
+
+
+@contextmanager
+def command_line() -> Iterator[None]:
+    """Word the messages for users of the command line."""
+    token = _ON_COMMAND_LINE.set(True)
+    try:
+        yield
+    finally:
+        _ON_COMMAND_LINE.reset(token)
+
+
+def worded(command: str, python: str) -> str:
+    """Return the wording for the user's surface: the command line or Python."""
+    return command if _ON_COMMAND_LINE.get() else python
+
+
+def argument(name: str, option: str | None = None) -> str:
+    """Return the name of an argument as the user writes it: `max_replicas` in Python, and `option` or by default
+    `--max-replicas` on the command line."""
+    return worded(option or f"--{name.replace('_', '-')}", name)
 
 
 def missing_extra(where: str, package: str, extra: str, instead: str = "") -> HeadwayError:

@@ -186,7 +186,7 @@ def test_a_policy_without_a_source_cannot_be_begun_with() -> None:
 def test_a_framework_that_is_missing_is_named(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, engine, None)
     with pytest.raises(
-        HeadwayError, match=rf"--engine: {engine} is not installed\. Run: pip install 'headway\[evolve\]'"
+        HeadwayError, match=rf"engine: {engine} is not installed\. Run: pip install 'headway\[evolve\]'"
     ):
         evolve_with_model(few(), heavier, Dialogue(engine, START))
 

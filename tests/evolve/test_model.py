@@ -133,7 +133,7 @@ def test_what_is_no_completion_is_an_error(server: Server, body: Any) -> None:
 
 def test_an_address_that_is_none_is_refused() -> None:
     for base in ("localhost:8000", "ftp://there/v1", ""):
-        with pytest.raises(HeadwayError, match="--api-base: expected a URL"):
+        with pytest.raises(HeadwayError, match="api_base: expected a URL"):
             Endpoint("tiny", base)
     with pytest.raises(HeadwayError, match="the URL contains a password") as caught:
         Endpoint("tiny", "http://me:hunter2@there/v1")
@@ -199,12 +199,12 @@ def test_the_code_of_an_answer_is_its_last_block() -> None:
 
 
 def test_a_model_is_named_by_all_that_it_takes(tmp_path: Path) -> None:
-    with pytest.raises(HeadwayError, match=r"--engine gepa: --model is missing"):
+    with pytest.raises(HeadwayError, match=r"gepa: name is missing"):
         model_of("gepa", None, "http://127.0.0.1:1/v1")
-    with pytest.raises(HeadwayError, match=r"--api-base is missing"):
+    with pytest.raises(HeadwayError, match=r"api_base is missing"):
         model_of("openevolve", "tiny", None)
     Recorder(heavier, tmp_path / "t.jsonl")("W")
-    with pytest.raises(HeadwayError, match="--replay: replaces --model"):
+    with pytest.raises(HeadwayError, match="replay: replaces name"):
         model_of("gepa", "tiny", None, replay=tmp_path / "t.jsonl")
     strict, loose = (model_of(engine, None, None, replay=tmp_path / "t.jsonl") for engine in ("gepa", "openevolve"))
     assert isinstance(strict, Replay) and isinstance(loose, Replay)

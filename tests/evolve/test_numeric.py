@@ -112,9 +112,9 @@ def test_a_template_without_numbers_is_told_so() -> None:
 @pytest.mark.parametrize(
     ("plan", "why"),
     [
-        (Plan(stages=("routes",)), "--stage: there is no stage"),
+        (Plan(stages=("routes",)), "stages: there is no stage"),
         (Plan(engine="gp", stages=("scheduler",)), "genetic programming supports only routing"),
-        (Plan(batch=1), "--batch: expected 2"),
+        (Plan(batch=1), "batch: expected 2"),
         (Plan(template="no-such-policy"), "no routing policy is called"),
     ],
 )

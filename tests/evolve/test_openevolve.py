@@ -255,10 +255,10 @@ def test_a_model_that_never_answers_is_an_error_that_says_why() -> None:
 def test_a_start_that_fails_is_told_before_anything_is_asked(tmp_path: Path) -> None:
     broken = {"name": "code", "source": "def score(request, instance, cluster):\n    return 1 / 0\n"}
     dialogue = Dialogue("openevolve", broken, evaluations=3)
-    with pytest.raises(HeadwayError, match=r"--template: the policy fails on the train part: .*division by zero"):
+    with pytest.raises(HeadwayError, match=r"template: the policy fails on the train part: .*division by zero"):
         evolve_with_model(few(), silent, dialogue, workers=1)
 
 
 def test_openevolve_has_one_machine() -> None:
-    with pytest.raises(HeadwayError, match="--ray: OpenEvolve runs on one machine"):
+    with pytest.raises(HeadwayError, match="ray: OpenEvolve runs on one machine"):
         conversed(None, ray="auto")

@@ -95,7 +95,7 @@ def test_the_fewest_replicas_are_those_of_brute_force(name: str) -> None:
     assert result.replicas == {"default": enough[0]}
     sure = plan(scenario, slo, seeds=SEEDS, max_replicas=MOST, points=0, every=True, workers=1)
     assert sure.counts == (enough[0],)
-    assert not any("--every" in note for note in sure.notes)
+    assert not any("every=True" in note for note in sure.notes)
     assert result.answer.meets() and result.answer.seeds_met == SEEDS
     assert [(each.counts, each.meets(), each.seeds_run) for each in result.less] == [((enough[0] - 1,), False, SEEDS)]
 
@@ -111,7 +111,7 @@ def test_the_cheapest_mix_is_that_of_an_exhaustive_search(slo: str) -> None:
     assert result.replicas == best
     assert result.summary()["answer"]["usd_per_hour"] == sum(prices[name] * best[name] for name in best)
     assert len(result.tried) < len(ways)
-    assert any("--every" in note for note in result.notes)  # the note names the assumption
+    assert any("every=True" in note for note in result.notes)  # the note names the assumption
     assert not any(each.meets() for each in result.less)
 
 

@@ -83,7 +83,7 @@ def test_errors_are_raised_as_they_are_and_nothing_is_printed(runner: Any, capfd
 @pytest.mark.full
 def test_a_machine_with_another_version_is_told(runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headway.experiment.ray_runner.__version__", "0.0.1")
-    with pytest.raises(HeadwayError, match=r"^--ray: .* of the Ray cluster has headway .*, this machine 0\.0\.1\. "):
+    with pytest.raises(HeadwayError, match=r"^ray: .* of the Ray cluster has headway .*, this machine 0\.0\.1\. "):
         results(runner, jobs(runner_jobs.square, 1))
 
 

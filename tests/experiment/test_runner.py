@@ -114,11 +114,11 @@ def test_a_job_that_brings_its_process_down_every_time_is_told_by_name() -> None
 
 def test_ray_that_is_not_installed_is_told_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(HeadwayError, match=r"^--ray: ray is not installed\. Run: pip install 'headway\[ray\]'"):
+    with pytest.raises(HeadwayError, match=r"^ray: ray is not installed\. Run: pip install 'headway\[ray\]'"):
         runner_of(None, "auto")
 
 
 @pytest.mark.parametrize("address", ["", "nowhere", "host:", "host:0", "host:70000", ":6379", "ray://host"])
 def test_an_address_that_is_none_is_told(address: str) -> None:
-    with pytest.raises(HeadwayError, match=r'^--ray: expected "auto", "local", "host:port" or "ray://host:port", got'):
+    with pytest.raises(HeadwayError, match=r'^ray: expected "auto", "local", "host:port" or "ray://host:port", got'):
         runner_of(None, address)

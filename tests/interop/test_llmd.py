@@ -168,7 +168,7 @@ def test_without_profiles_all_plugins_are_one() -> None:
 def test_one_of_several_profiles_is_chosen_by_name() -> None:
     document = profile("queue-scorer")
     document["schedulingProfiles"].append({"name": "prefill", "plugins": [{"pluginRef": "queue-scorer", "weight": 4}]})
-    with pytest.raises(HeadwayError, match=r"Choose one with --profile: default, prefill"):
+    with pytest.raises(HeadwayError, match=r"Choose one with profile: default, prefill"):
         import_config(document, "x")
     result = import_config(document, "x", "prefill")
     assert result.document["policies"]["routing"]["scorers"] == {"queue-depth": 4}

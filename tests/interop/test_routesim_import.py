@@ -193,7 +193,7 @@ def test_a_synthetic_trace_out_of_range_is_refused_at_import(tmp_path: Path, key
 
 
 def test_an_unknown_algorithm_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(HeadwayError, match=r"--algorithm: 'prefix_awre' is unknown\. Did you mean"):
+    with pytest.raises(HeadwayError, match=r"algorithm: 'prefix_awre' is unknown\. Did you mean"):
         import_config(write(tmp_path), "prefix_awre")
 
 

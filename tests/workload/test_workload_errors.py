@@ -330,9 +330,9 @@ def test_a_format_that_cannot_be_told_is_asked_for(tmp_path: Path, first: str) -
 def test_inspect_tells_mistakes_in_its_own_arguments(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text(row())
     for arguments, start in [
-        ({"capacities": [0]}, "--capacity: must be at least 1 block, or inf"),
-        ({"instances": [0]}, "--instances: must be at least 1, got 0"),
-        ({"format": "csv"}, "--format: no trace format is called 'csv'"),
+        ({"capacities": [0]}, "capacities: must be at least 1 block, or inf"),
+        ({"instances": [0]}, "instances: must be at least 1, got 0"),
+        ({"format": "csv"}, "format: no trace format is called 'csv'"),
     ]:
         with pytest.raises(HeadwayError) as caught:
             inspect(tmp_path / "t.jsonl", **arguments)  # type: ignore[arg-type]

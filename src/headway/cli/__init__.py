@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from headway import __version__
-from headway.errors import HeadwayError, InvariantError
+from headway.errors import HeadwayError, InvariantError, command_line
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -28,7 +28,8 @@ def status(arguments: list[str]) -> int:
         if isinstance(output, io.TextIOWrapper):
             output.reconfigure(errors="replace")  # a character that the terminal cannot show must not fail the command
     try:
-        return _answer(arguments or ["--help"])
+        with command_line():
+            return _answer(arguments or ["--help"])
     except HeadwayError as error:
         return _complain(str(error), 2)
     except InvariantError as error:

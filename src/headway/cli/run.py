@@ -38,8 +38,6 @@ def preview(
     from headway.report import workload_tables as tables
     from headway.report.html import write
 
-    if requests < 1:
-        raise HeadwayError(f"--requests: must be at least 1, got {requests}.")
     loaded = choice.load(scenario)
     with Bar(None, "drawing requests"):
         document = describe(loaded, requests=requests, progress=False)
@@ -66,8 +64,6 @@ def write(
     from headway.display.progress import Bar
     from headway.experiment.look import write_workload
 
-    if requests is not None and requests < 1:
-        raise HeadwayError(f"--requests: must be at least 1, got {requests}.")
     source = scenario if Path(scenario).is_dir() else AS_IT_IS.data(scenario)
     with Bar(None, "requests") as bar:
         document = write_workload(

@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 
 from headway.cli.options import flag
 from headway.cli.page import AsJson, Page
-from headway.cli.trace_files import AS_IT_COMES, AS_THEY_ARE, NO_TABLE, Drawn, Files, In, Out, Table, at_least_one
+from headway.cli.trace_files import AS_IT_COMES, AS_THEY_ARE, NO_TABLE, Drawn, Files, In, Out, Table
 from headway.config.wording import join_words, shown
 from headway.errors import HeadwayError
 from headway.types import Json
@@ -53,7 +53,6 @@ def inspect(
 
     sizes = [_blocks(part) for part in capacity.split(",")]
     counts = [_whole(part, "--instances", 100_000) for part in instances.split(",")]
-    at_least_one(("--block-tokens", block_tokens), ("--limit", limit))
     columns = table.columns(file, format)
     with Bar(None, "requests") as bar:
         figures = inspect_trace(

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from headway.errors import HeadwayError, missing_extra
+from headway.errors import HeadwayError, argument, missing_extra, worded
 from headway.evolve.cache import Cache
 from headway.evolve.evaluate import cache_in, evaluate_many
 from headway.evolve.evolution import TEMPLATE, Progress, load_engine, template_of
@@ -44,7 +44,7 @@ def import_framework(name: str, *modules: str) -> Any:
             import_module(f"{name}.{module}")
         return import_module(name)
     except ImportError:
-        raise missing_extra("--engine", name, "evolve") from None
+        raise missing_extra(argument("engine"), name, "evolve") from None
 
 
 class Dialogue(Struct, frozen=True):
@@ -59,12 +59,12 @@ class Dialogue(Struct, frozen=True):
     def start(self, suite: Suite) -> Bundle:
         """Return the first candidate. The candidate's policies at `stages` are written in the policy language."""
         if not asks_model(self.engine):
-            raise HeadwayError(f"--engine: expected openevolve or gepa, got {self.engine!r}.")
+            raise HeadwayError(f"{argument('engine')}: expected openevolve or gepa, got {self.engine!r}.")
         if self.evaluations < 1:
-            raise HeadwayError(f"--evaluations: must be at least 1, got {self.evaluations}.")
+            raise HeadwayError(f"{argument('evaluations')}: must be at least 1, got {self.evaluations}.")
         load_engine(self.engine).framework()
         base = template_of(TEMPLATE if self.template is None else self.template, suite, self.stages[0])
-        base.check("--template")
+        base.check(argument("template"))
         return bundle_of(base, texts_of(base, self.stages), f"{self.engine} 0")
 
     def cost(self, suite: Suite, builtins: Sequence[str] | None = None) -> str:
@@ -108,13 +108,14 @@ def model_of(
     answers of its transcripts are replayed in order."""
     if replay is not None:
         if name is not None or api_base is not None or record is not None:
-            raise HeadwayError("--replay: replaces --model, --api-base and --record. Remove those options.")
+            others = f"{argument('name', '--model')}, {argument('api_base')} and {argument('record')}"
+            raise HeadwayError(f"{argument('replay')}: replaces {others}. Remove those.")
         return Replay(replay, in_order=engine == "openevolve")
     if name is None or api_base is None:
-        missing = "--model" if name is None else "--api-base"
-        raise HeadwayError(
-            f"--engine {engine}: {missing} is missing. Pass --model and --api-base, or --replay with a transcript."
-        )
+        needed = argument("name", "--model"), argument("api_base")
+        place, missing = worded(f"--engine {engine}", engine), needed[name is not None]
+        remedy = f"Pass {' and '.join(needed)}, or {argument('replay')} with a transcript"
+        raise HeadwayError(f"{place}: {missing} is missing. {remedy}.")
     model = Endpoint(name, api_base, key_variable)
     return model if record is None else Recorder(model, record)
 
@@ -137,7 +138,7 @@ def evolve_with_model(
     dialogue = dialogue or Dialogue()
     chosen = Suite.load(DEFAULT if suite is None else suite)
     if dialogue.engine == "openevolve" and ray is not None:
-        raise HeadwayError("--ray: OpenEvolve runs on one machine. Use --workers instead.")
+        raise HeadwayError(f"{argument('ray')}: OpenEvolve runs on one machine. Use {argument('workers')} instead.")
     start = dialogue.start(chosen)
     check_rivals(chosen, dialogue.stages[0], builtins)
     journal = Journal(
@@ -159,7 +160,7 @@ def evolve_with_model(
         cache = cache_in(str(folder / "cache"))
         first = judge([start], chosen, cache, runner)[0].evaluation
         if not first.ok:
-            raise HeadwayError(f"--template: the policy fails on the train part: {first.error}")
+            raise HeadwayError(f"{argument('template')}: the policy fails on the train part: {first.error}")
         recorded = Recorder(model, folder / TRANSCRIPT, go_on=True) if journal.folder is not None else model
 
         def on_judged(count: int) -> None:

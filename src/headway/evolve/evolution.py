@@ -7,9 +7,11 @@ from typing import Any, Final, Literal, Protocol
 
 from msgspec import Struct
 
+from headway.config.arguments import check_fields, checked
 from headway.config.documents import parse_yaml, read_text, read_yaml
+from headway.config.wording import shown, suggest
 from headway.display.progress import watch
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, argument
 from headway.evolve.final import Conclusion, check_rivals, conclude
 from headway.evolve.journal import Journal, digest
 from headway.evolve.search import Search, Searcher
@@ -21,6 +23,7 @@ from headway.types import Json
 
 TEMPLATE: Final = "prefill-cost-routing"
 Sampler = Literal["nsga2", "tpe", "cmaes"]
+ENGINES: Final = ("numeric", "gp", "openevolve", "gepa")
 
 
 def load_engine(name: str) -> Any:
@@ -31,6 +34,8 @@ def load_engine(name: str) -> Any:
     search.json. The module of an engine with a language model has two functions. `framework()` imports the engine's
     package, and `search(task)` returns the candidates of a `WritingTask`.
     """
+    if name not in ENGINES:
+        raise HeadwayError(f"{argument('engine')}: there is no engine {shown(name)}.{suggest(str(name), ENGINES)}")
     return import_module(f"headway.evolve.{name}")
 
 
@@ -52,7 +57,7 @@ class Plan(Struct, frozen=True):
     def searcher(self, suite: Suite) -> Searcher:
         check_stages(self.stages)
         if self.size < 2:
-            raise HeadwayError(f"--batch: expected 2 candidates or more, got {self.size}.")
+            raise HeadwayError(f"{argument('batch')}: expected 2 candidates or more, got {self.size}.")
         searcher: Searcher = load_engine(self.engine).searcher(self, suite)
         return searcher
 
@@ -76,7 +81,7 @@ def template_of(template: Any, suite: Suite, stage: str) -> Bundle:
     elif text.endswith(".py"):
         spec = {"name": "code", "source": read_text(text)}
     elif text.lstrip().startswith("{"):
-        spec = parse_yaml(text, "--template")
+        spec = parse_yaml(text, argument("template"))
     named = isinstance(template, str) and "{" not in template
     return Bundle(Path(text).stem if named else str(spec.get("name", "template")), {**suite.baseline, stage: spec})
 
@@ -90,12 +95,13 @@ class Progress(Protocol):
     def final(self, completed: int, total: int) -> None: ...
 
 
+@checked
 def evolve(
     suite: Suite | str | Path | Mapping[str, Any] | None = None,
     plan: Plan | None = None,
     *,
     evaluations: int = 50,
-    builtins: Sequence[str] | None = None,
+    builtins: str | Sequence[str] | None = None,
     workers: int | None = None,
     ray: str | None = None,
     output: str | Path | None = None,
@@ -106,7 +112,10 @@ def evolve(
     that search resumes, and has the same result as an uninterrupted search."""
     from headway.evolve.search_tables import EvolveProgress  # imported here, because it imports the report
 
+    if evaluations < 1:
+        raise HeadwayError(f"{argument('evaluations')}: must be at least 1, got {evaluations}.")
     plan = plan or Plan()
+    check_fields(plan)
     chosen = Suite.load(DEFAULT if suite is None else suite)
     searcher = plan.searcher(chosen.for_search())
     check_rivals(chosen, plan.stages[0], builtins)

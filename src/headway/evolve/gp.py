@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, argument, worded
 from headway.evolve.breeding import Breeder
 from headway.evolve.evaluation import Evaluation
 from headway.evolve.evolution import Plan
@@ -253,9 +253,10 @@ class Islands:
 
 def searcher(plan: Plan, suite: Suite) -> Islands:
     if plan.template is not None:
-        raise HeadwayError("--template: genetic programming starts from its own rules. Remove the option.")
+        raise HeadwayError(f"{argument('template')}: genetic programming starts from its own rules. Remove it.")
     if plan.stages != ("routing",):
-        raise HeadwayError("--stage: genetic programming supports only routing. Use --engine numeric.")
+        other = worded("--engine numeric", 'the engine "numeric"')
+        raise HeadwayError(f"{argument('stages', '--stage')}: genetic programming supports only routing. Use {other}.")
     return Islands(suite, plan.seed)
 
 

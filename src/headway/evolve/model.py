@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from headway.config.wording import cut, one_line, shown
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, argument
 
 Message = Mapping[str, Any]  # {"role": ..., "content": ...}
 Prompt = str | Sequence[Message]  # a string is a single user message
@@ -50,9 +50,13 @@ class Endpoint:
     ) -> None:
         parts = urllib.parse.urlsplit(api_base)
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise HeadwayError(f"--api-base: expected a URL like http://127.0.0.1:8000/v1, got {shown(api_base)}.")
+            raise HeadwayError(
+                f"{argument('api_base')}: expected a URL like http://127.0.0.1:8000/v1, got {shown(api_base)}."
+            )
         if "@" in parts.netloc:
-            raise HeadwayError(f"--api-base: the URL contains a password. Set the key in {key_variable} instead.")
+            raise HeadwayError(
+                f"{argument('api_base')}: the URL contains a password. Set the key in {key_variable} instead."
+            )
         self.name, self.url, self.key_variable = name, f"{api_base.rstrip('/')}/chat/completions", key_variable
         self.timeout_s, self.pauses_s, self.settings = timeout_s, tuple(pauses_s), dict(settings or {})
 
@@ -130,7 +134,7 @@ class Recorder:
         self.model, self.file = model, os.fspath(file)
         exists = Path(self.file).exists()
         if exists and not go_on:
-            raise HeadwayError(f"{self.file}: exists already. Choose another file for --record.")
+            raise HeadwayError(f"{self.file}: exists already. Choose another file for {argument('record')}.")
         self.known = Replay(self.file) if exists else None
         _append(self.file, b"")  # if the file cannot be written, fail before the first prompt
 

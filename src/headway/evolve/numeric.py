@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 
 from msgspec import Struct
 
-from headway.errors import HeadwayError, missing_extra
+from headway.errors import HeadwayError, argument, missing_extra, worded
 from headway.evolve.evaluation import Evaluation
 from headway.evolve.evolution import Plan, Sampler
 from headway.evolve.objectives import PRIMARY
@@ -52,9 +52,8 @@ def dimensions(bundle: Bundle, stages: Sequence[str]) -> list[Dimension]:
     space = [dimension for stage in stages for dimension in _of(stage, bundle.policies[stage])]
     if not space:
         names = ", ".join(registry.split(bundle.policies[stage], stage)[0] for stage in stages)
-        raise HeadwayError(
-            f"--template: {names} has no numbers to search. Use a policy with numbers, such as prefill-cost-routing."
-        )
+        remedy = "Use a policy with numbers, such as prefill-cost-routing"
+        raise HeadwayError(f"{argument('template')}: {names} has no numbers to search. {remedy}.")
     return space
 
 
@@ -182,7 +181,7 @@ class Numeric:
 
 def searcher(plan: Plan, suite: Suite) -> Numeric:
     template = plan.start(suite)
-    template.check("--template")
+    template.check(argument("template"))
     return Numeric(suite, template, dimensions(template, plan.stages), plan.sampler, plan.seed, plan.size)
 
 
@@ -192,13 +191,13 @@ def describe(plan: Plan, suite: Suite) -> Json:
 
 def _optuna(sampler: Sampler) -> Any:
     if sampler not in SAMPLERS:
-        raise HeadwayError(f"--sampler: expected {', '.join(SAMPLERS)}, got {sampler!r}.")
+        raise HeadwayError(f"{argument('sampler')}: expected {', '.join(SAMPLERS)}, got {sampler!r}.")
     try:
         optuna = import_module("optuna")
         if sampler == "cmaes":
             import_module("cmaes")
     except ImportError as error:
-        instead = "use --engine gp, which needs no package"
-        raise missing_extra("--engine", error.name or "optuna", "evolve", instead) from None
+        instead = f"use {worded('--engine gp', 'the engine gp')}, which needs no package"
+        raise missing_extra(argument("engine"), error.name or "optuna", "evolve", instead) from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna

@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from headway.config.documents import write_text, yaml_text
 from headway.config.wording import cut
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, worded
 from headway.evolve import openevolve_evaluator as evaluator
 from headway.evolve.dialogue import WritingTask, import_framework
 from headway.evolve.model import Model, Recorder, Replay
@@ -124,7 +124,9 @@ def search(task: WritingTask) -> list[Bundle]:
     folder has a checkpoint, resume from it."""
     package = framework()
     if threading.current_thread() is not threading.main_thread() or asyncio._get_running_loop() is not None:
-        raise HeadwayError("--engine openevolve: must run in the main thread, outside an event loop.")
+        raise HeadwayError(
+            f"{worded('--engine openevolve', 'openevolve')}: must run in the main thread, outside an event loop."
+        )
     folder, base, dialogue = task.folder / "openevolve", task.start, task.dialogue
     iterations = dialogue.evaluations - 1
     document = prepared(

@@ -20,6 +20,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from headway.config import documents
+from headway.config.arguments import checked
 from headway.config.keys import Doc, Form, PositiveSeconds
 from headway.config.schema import Later, Part
 from headway.config.section import read
@@ -69,6 +70,7 @@ class Suite(Struct, frozen=True):
     deadline_s: float = 60.0  # wall-clock limit of one simulation
 
     @classmethod
+    @checked
     def load(cls, source: str | Path | Mapping[str, Any] | Suite = DEFAULT) -> Suite:
         """Load a suite from a file, the name of a preset, or a mapping."""
         if isinstance(source, Suite):

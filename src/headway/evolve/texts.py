@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from headway.config.documents import presets, yaml_text
 from headway.config.wording import suggest
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, argument
 from headway.policies import registry
 from headway.policies.bundle import STAGES, WRITTEN, Bundle, source_of
 from headway.policies.code import check
@@ -83,7 +83,7 @@ def bundle_of(
 def check_stages(stages: Sequence[str]) -> None:
     for stage in stages:
         if stage not in STAGES:
-            raise HeadwayError(f"--stage: there is no stage {stage!r}.{suggest(stage, STAGES)}")
+            raise HeadwayError(f"{argument('stages', '--stage')}: there is no stage {stage!r}.{suggest(stage, STAGES)}")
 
 
 def _text(bundle: Bundle, stage: str) -> str:
@@ -98,6 +98,6 @@ def _text(bundle: Bundle, stage: str) -> str:
     if plain and stage in DEFAULTS and name == DEFAULT_POLICIES[stage]:
         return DEFAULTS[stage]
     raise HeadwayError(
-        f"--template: {name!r} has no source in the policy language. "
+        f"{argument('template')}: {name!r} has no source in the policy language. "
         "Use a template, a cookbook policy without parameters, or a file of your own."
     )

@@ -7,10 +7,11 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from headway.config.arguments import checked
 from headway.config.documents import write_text
 from headway.config.units import duration_ps
 from headway.display.progress import Bar, watch
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, argument
 from headway.latency import calibration as steps
 from headway.latency import read_gpu
 
@@ -18,6 +19,7 @@ HOST: Final = "500us"  # host time of the shipped profiles
 NOT_TOLD: Final = "not told"  # `as_of` of a profile without a date
 
 
+@checked
 def calibrate(
     file: str | Path,
     gpu: object = "h200",
@@ -45,6 +47,6 @@ def calibrate(
 def check(path: Path) -> None:
     """Raise an error before the fit if a profile cannot be written to this path."""
     if path.suffix not in (".yaml", ".yml"):
-        raise HeadwayError(f"--output: the file name of a profile must end in .yaml, got {str(path)!r}.")
+        raise HeadwayError(f"{argument('output')}: the file name of a profile must end in .yaml, got {str(path)!r}.")
     if not path.parent.is_dir():
-        raise HeadwayError(f"--output: the folder {str(path.parent)!r} does not exist.")
+        raise HeadwayError(f"{argument('output')}: the folder {str(path.parent)!r} does not exist.")

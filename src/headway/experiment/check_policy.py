@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import headway.policies  # noqa: F401  (declares the policies)
+from headway.config.arguments import checked
 from headway.config.documents import read_text, read_yaml
 from headway.config.wording import shown, suggest
 from headway.display.displayed import Document, Types, columns_of
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, argument
 from headway.experiment.repeatable import Repetition
 from headway.policies import registry
 from headway.policies.bundle import STAGES, WRITTEN, Bundle, complexity, is_bundle, source_of
@@ -55,6 +56,7 @@ class PolicyCheck(Document):
         return columns_of(rows, ("stage", "policy", "name", "value", "low", "high"))
 
 
+@checked
 def check_policy(file: str | Path, stage: str | None = None) -> PolicyCheck:
     """Check a source in the policy language, a bundle, a file with a routing policy, or a class in a Python file, given
     as `path/to/file.py:Class`. A Python policy is also run twice, to check that it repeats its decisions and writes to
@@ -99,7 +101,9 @@ def _source(file: str, source: str, stage: str | None) -> PolicyCheck:
         wrong = check(source, "routing")  # first report errors that do not depend on the stage
         if wrong and wrong[0].construct != "routing":
             return _document(file, None, [(None, [_rejection(file, "routing", None, fault) for fault in wrong])])
-        raise HeadwayError(f"{file}: the stage cannot be determined from its functions. Name the stage with --stage.")
+        raise HeadwayError(
+            f"{file}: the stage cannot be determined from its functions. Name the stage with {argument('stage')}."
+        )
     return _document(file, None, [_policy(stage, {"name": "code", "source": source}, file)])
 
 

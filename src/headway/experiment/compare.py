@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headway.config.arguments import checked
 from headway.config.wording import shown, suggest
 from headway.display.displayed import Displayed, columns_of
 from headway.display.progress import Bar, watch
@@ -55,6 +56,7 @@ class Comparison(Displayed, Struct, frozen=True):
     def best(self) -> str:
         return next((name for name, _ in self.ranked if name not in self.oracles), self.ranked[0][0])
 
+    @checked
     def per(self, group: str) -> list[Json]:
         """Return the figures of each policy for each tenant or class, best policy first. If there is only one tenant or
         class, return an empty list."""
@@ -126,6 +128,7 @@ def _find_label(name: str, labels: Sequence[str]) -> str | None:
     return alike[0] if len(alike) == 1 else None
 
 
+@checked
 def compare(
     scenario: Source = DEFAULT,
     policies: Any = None,

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headway.config.arguments import checked
 from headway.display.displayed import Displayed, columns_of
 from headway.display.progress import Bar, watch
 from headway.experiment.compare import run_all
@@ -142,6 +143,7 @@ class Controls(Displayed, Struct, frozen=True):
         }
 
 
+@checked
 def controls(
     scenario: Source = DEFAULT,
     *,

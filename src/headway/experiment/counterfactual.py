@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from headway.config.arguments import checked
 from headway.display.displayed import Displayed, Types, columns_of, types_of
 from headway.display.progress import Bar, watch
 from headway.errors import HeadwayError
@@ -64,6 +65,7 @@ class Outcome(Struct, frozen=True):
     value: float | None
 
 
+@checked
 def counterfactuals(
     result: Result,
     count: int = 50,

@@ -16,6 +16,7 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from headway.config.arguments import checked
 from headway.config.documents import write_text
 from headway.config.units import duration_ps
 from headway.display.displayed import Displayed
@@ -67,6 +68,7 @@ class EngineFit(Displayed, Struct):
         }
 
 
+@checked
 def calibrate_run(
     recorded: str | Path,
     scenario: Source,

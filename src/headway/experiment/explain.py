@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from headway.config.arguments import checked
 from headway.display.displayed import Document, Types, cells, columns_of
 from headway.display.progress import RunProgress, watch
 from headway.errors import HeadwayError
@@ -39,6 +40,7 @@ class Explanation(Document):
         return columns_of(map(cells, rows), self._types)
 
 
+@checked
 def explain(
     run: str | Path | Result, request: int, *, workers: int | None = None, progress: Progress | bool = True
 ) -> Explanation:

@@ -100,6 +100,8 @@ def axes(vary: Vary, base: Scenario) -> list[Axis]:
     resolved = base.resolved()
     varied = []
     for path, text in texts.items():
+        if not isinstance(path, str):
+            raise HeadwayError(f"{WHERE}: expected the path of a key, such as workload.rate, got {shown(path)}.")
         where = f"{WHERE} {cut(path)}"
         items = list_items(text, where)
         if not items:

@@ -2,6 +2,7 @@
 
 from typing import Any, ClassVar, Final
 
+from headway.config.arguments import checked
 from headway.config.keys import keys_of
 from headway.display.displayed import Document, cells, columns_of
 from headway.latency.base import Chunk
@@ -46,6 +47,7 @@ class ProfileDetails(Document):
         return columns_of({"constant": name, **constant} for name, constant in self["constants"].items())
 
 
+@checked
 def hardware(name: str | None = None, model: str = MODEL, tp: int = 1) -> Profiles | ProfileDetails:
     """Return all profiles. If a name or file is set, return that profile with its constants and example step times."""
     if name is None:

@@ -7,10 +7,11 @@ from typing import Any, ClassVar, Final
 
 from msgspec import to_builtins
 
+from headway.config.arguments import checked
 from headway.config.wording import shown, suggest
 from headway.display.displayed import Document, Types, cells, columns_of
 from headway.display.progress import Bar, watch
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, argument
 from headway.scenario.scenario import DEFAULT, Scenario, Source
 from headway.workload import inspect as traces
 from headway.workload.planned_trace import planned_trace
@@ -70,6 +71,7 @@ class WrittenTrace(Document):
         return columns_of([cells(self)])
 
 
+@checked
 def preview(
     scenario: Source = DEFAULT,
     *,
@@ -80,13 +82,14 @@ def preview(
     """Return the figures of a scenario's first `requests`: rate over time, lengths, sessions, reusable prefixes.
     Nothing is simulated: a request that follows an answer arrives as if answers took no time."""
     if requests < 1:
-        raise HeadwayError(f"requests: must be at least 1, got {requests}.")
+        raise HeadwayError(f"{argument('requests')}: must be at least 1, got {requests}.")
     loaded = Scenario.load(scenario, overrides)
     with watch(progress, lambda: Bar(None, "drawing requests")):
         figures = look(loaded.workload, loaded.seed.workload, loaded.cluster.default_model(), requests)
     return Preview({"scenario": loaded.name, **figures})
 
 
+@checked
 def inspect_trace(
     path: str | pathlib.Path,
     *,
@@ -116,9 +119,7 @@ def inspect_trace(
             if value is not None and value < 1:
                 raise HeadwayError(f"{name}: must be at least 1, got {value}.")
     source = pathlib.Path(path)
-    reader = open_trace(
-        source, format, _options(block_tokens, limit, seed, start, duration, columns, skip_bad), "--format"
-    )
+    reader = open_trace(source, format, _options(block_tokens, limit, seed, start, duration, columns, skip_bad))
     with watch(progress, lambda: Bar(None, "requests")) as report:
         reader.records = Count(report).over(reader.records)
         trace = Trace.load(reader)
@@ -127,6 +128,7 @@ def inspect_trace(
         return TraceFigures(traces.describe(trace, capacities, instances, order))
 
 
+@checked
 def convert_trace(
     source: str | pathlib.Path,
     target: str | pathlib.Path,
@@ -159,6 +161,7 @@ def convert_trace(
     return WrittenTrace({"in": str(source), "out": str(target), **to_builtins(counts)})
 
 
+@checked
 def write_workload(
     scenario: Source = DEFAULT,
     target: str | pathlib.Path = "workload.jsonl",
@@ -178,6 +181,8 @@ def write_workload(
     loaded = Scenario.load(scenario, overrides)
     reader = planned_trace(loaded.workload.plan(loaded.seed.workload, loaded.cluster.default_model()), loaded.name)
     if requests is not None:
+        if requests < 1:
+            raise HeadwayError(f"{argument('requests')}: must be at least 1, got {requests}.")
         reader.records = islice(reader.records, requests)
     with watch(progress, lambda: Bar(requests, "requests")) as report:
         counts = write_trace(reader, pathlib.Path(target), source=loaded.name, format=to, progress=report)
@@ -195,6 +200,6 @@ def _options(
 ) -> Options:
     for name, value in (("block_tokens", block_tokens), ("limit", limit)):
         if value is not None and value < 1:
-            raise HeadwayError(f"{name}: must be at least 1, got {value}.")
-    parsed = None if columns is None else parse_columns(columns, "columns")
+            raise HeadwayError(f"{argument(name)}: must be at least 1, got {value}.")
+    parsed = None if columns is None else parse_columns(columns, argument("columns", "--map"))
     return Options(block_tokens, limit, start, duration, seed, parsed, skip_bad)

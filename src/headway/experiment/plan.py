@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, Literal, get_args
 
 from msgspec import Struct, to_builtins
 
+from headway.config.arguments import checked
 from headway.config.wording import join_words, shown, suggest
 from headway.display.displayed import Displayed, cells, columns_of
 from headway.display.progress import Bar, watch
@@ -165,6 +166,7 @@ class Plan(Displayed, Struct, frozen=True):
         return {"mean": mean.mean, "low": mean.low, "high": mean.high, "clear": clear, "seeds": values}
 
 
+@checked
 def plan(
     scenario: Source = DEFAULT,
     slo: str | Sequence[str] | None = None,

@@ -4,7 +4,7 @@ from fractions import Fraction
 from typing import Final
 
 from headway.config.wording import join_words
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, worded
 from headway.experiment.bracket import FURTHEST
 from headway.experiment.notes import note_unmeasured
 from headway.experiment.space import Counts
@@ -79,7 +79,8 @@ def notes(
     sentences = []
     if skips:
         sentences.append(
-            "The search skips mixes that are smaller than one that missed the SLO. Use --every to run them as well."
+            "The search skips mixes that are smaller than one that missed the SLO. "
+            f"Use {worded('--every', 'every=True')} to run them as well."
         )
     workload, load, runs = scenario.workload, trials.load, trials.of(answer)
     if (doubts := note_unmeasured(scenario)) is not None:

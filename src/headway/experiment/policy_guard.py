@@ -131,7 +131,8 @@ class Watch:
         if self._samples < SAMPLES:
             return False
         text = f"has not returned for {self.limit_s:g} s"
-        self.verdict = f"{describe(steps, self.modules, text)} Allow more with --policy-timeout or {TIMEOUT}."
+        more = f"Allow more with {TIMEOUT} or, on the command line, --policy-timeout."
+        self.verdict = f"{describe(steps, self.modules, text)} {more}"
         return True
 
     def _interrupt(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from headway import __version__
 from headway.config.wording import one_line, shown
-from headway.errors import HeadwayError, missing_extra
+from headway.errors import HeadwayError, argument, missing_extra
 from headway.experiment.jobs import RETRIES, Batch, Finished, Job, Lost, available
 from headway.experiment.policy_guard import DEFAULT as DEFAULT_TIMEOUT
 from headway.experiment.policy_guard import TIMEOUT
@@ -168,7 +168,9 @@ def carry_out(origin: Origin, call: str, arguments: tuple[Any, ...], folder: int
     sys.stdout = sys.stderr
     if origin.version != __version__:
         here = f"{socket.gethostname()} of the Ray cluster has headway {__version__}, this machine {origin.version}"
-        raise HeadwayError(f"--ray: {here}. Install the same version on both, so that results are comparable.")
+        raise HeadwayError(
+            f"{argument('ray')}: {here}. Install the same version on both, so that results are comparable."
+        )
     if Path(origin.folder).is_dir():  # relative paths among the arguments resolve against this folder
         os.chdir(origin.folder)
     sys.path += [place for place in origin.path if place not in sys.path]
@@ -189,7 +191,9 @@ def carry_out(origin: Origin, call: str, arguments: tuple[Any, ...], folder: int
 def _own(error: Any) -> Exception:
     """Return the error that a job raised, without Ray's wrapper."""
     if NO_HEADWAY in str(error):
-        return HeadwayError(f"--ray: Headway is missing on a machine of the cluster. Install {__version__} on each.")
+        return HeadwayError(
+            f"{argument('ray')}: Headway is missing on a machine of the cluster. Install {__version__} on each."
+        )
     cause: Exception = error.cause if isinstance(error.cause, Exception) else error
     return cause
 
@@ -198,7 +202,9 @@ def _check_address(address: str) -> str:
     host, _, port = address.removeprefix(CLIENT).rpartition(":")
     if address in ("auto", "local") or (host and port.isdigit() and 0 < int(port) < 1 << 16):
         return address
-    raise HeadwayError(f'--ray: expected "auto", "local", "host:port" or "ray://host:port", got {shown(address)}.')
+    raise HeadwayError(
+        f'{argument("ray")}: expected "auto", "local", "host:port" or "ray://host:port", got {shown(address)}.'
+    )
 
 
 def _library() -> Any:
@@ -207,7 +213,7 @@ def _library() -> Any:
     try:
         return import_module("ray")
     except ImportError:
-        raise missing_extra("--ray", "ray", "ray") from None
+        raise missing_extra(argument("ray"), "ray", "ray") from None
 
 
 def _start(ray: Any, address: str, workers: int | None) -> None:
@@ -222,7 +228,9 @@ def _start(ray: Any, address: str, workers: int | None) -> None:
     try:
         ray.init(address=address, **options)
     except (OSError, ValueError, RuntimeError, ImportError) as error:
-        raise HeadwayError(f"--ray: no Ray cluster at {shown(address)}: {one_line(error, kind=False)}.") from None
+        raise HeadwayError(
+            f"{argument('ray')}: no Ray cluster at {shown(address)}: {one_line(error, kind=False)}."
+        ) from None
 
 
 def _knock(ray: Any, address: str) -> None:
@@ -238,7 +246,7 @@ def _knock(ray: Any, address: str) -> None:
         why = error.strerror or one_line(error, kind=False)
         where = f"{host}:{port}"
         alias = "" if where in address else f", which Ray replaces by {where}"
-        raise HeadwayError(f"--ray: no Ray cluster answers at {shown(address)}{alias} ({why}).") from None
+        raise HeadwayError(f"{argument('ray')}: no Ray cluster answers at {shown(address)}{alias} ({why}).") from None
 
 
 def _hush(loud: bool) -> None:

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headway import __version__
+from headway.config.arguments import checked
 from headway.config.dated_defaults import SETS
 from headway.config.wording import one_line, shown, suggest
 from headway.control.journal import UNFORCED, Forced
@@ -81,6 +82,7 @@ ROUTER_STAGES = ("admission", "priority", "routing", "flow")
 Progress = Callable[[int, int], None]  # arguments: id of the last arrived request, simulated picoseconds
 
 
+@checked
 def simulate(
     scenario: Source = DEFAULT,
     *,

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headway.config.arguments import checked
 from headway.display.displayed import Displayed, Types, columns_of
 from headway.display.progress import SweepProgress, watch
 from headway.errors import HeadwayError
@@ -90,6 +91,7 @@ class Sweep(Displayed, Struct, frozen=True):
         return columns_of(self.rows)
 
 
+@checked
 def sweep(
     scenario: Source = DEFAULT,
     vary: Vary = (),

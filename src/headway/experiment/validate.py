@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Final
 
 from msgspec import Struct
 
+from headway.config.arguments import checked
 from headway.display.displayed import Displayed, columns_of
 from headway.errors import HeadwayError
 from headway.results.recorded import Served, read_recorded, served_requests
@@ -63,6 +64,7 @@ class Validation(Displayed, Struct):
         }
 
 
+@checked
 def validate(run: str | Path | Result, against: str | Path | Result) -> Validation:
     """Compare the latencies of a run (a folder or a result) with a recording: a CSV or JSONL file, or another run.
     Return the relative errors of the mean and the percentiles of TTFT, TPOT and E2E. The first `warmup` requests of

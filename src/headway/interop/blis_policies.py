@@ -11,7 +11,7 @@ from msgspec import Struct
 from headway.config.documents import read_yaml
 from headway.config.section import read
 from headway.config.wording import shown, suggest
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, argument
 from headway.interop import Translation, plain
 from headway.interop.blis_import import import_workload
 from headway.interop.blis_scaling import AUTOSCALING, import_scaling
@@ -107,7 +107,9 @@ def import_file(file: Path, policy_config: Path | None = None) -> Translation:
         policies = import_policies(read_yaml(policy_config), policy_config.name)
         return Translation({**workload.document, **policies.document}, [*workload.notes, *policies.notes])
     if policy_config is not None:
-        raise HeadwayError(f"--policy-config: {file.name} is itself a policy bundle. Pass a workload specification.")
+        raise HeadwayError(
+            f"{argument('policy_config')}: {file.name} is itself a policy bundle. Pass a workload specification."
+        )
     policies = import_policies(document, file.name)
     if policies.document.keys() != {"policies"}:
         raise HeadwayError(

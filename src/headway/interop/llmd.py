@@ -12,7 +12,7 @@ from msgspec import Struct
 from headway.config.documents import beside, read_yaml
 from headway.config.section import read
 from headway.config.wording import shown
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, argument
 from headway.interop import Translation
 from headway.interop import llmd_plugins as plugins
 from headway.policies.bundle import Bundle
@@ -234,7 +234,7 @@ class _Reader:
         names = ", ".join(profile.name for profile in self.profiles)
         several, place = len(self.profiles) > 1, f"{self.where}.schedulingProfiles"
         if name is None and several:
-            raise HeadwayError(f"{place}: there are several profiles. Choose one with --profile: {names}.")
+            raise HeadwayError(f"{place}: there are several profiles. Choose one with {argument('profile')}: {names}.")
         profile = next((profile for profile in self.profiles if name in (None, profile.name)), None)
         if profile is None:
             raise HeadwayError(f"{place}: there is no profile {shown(name)}. Known: {names}.")

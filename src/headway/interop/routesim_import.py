@@ -13,7 +13,7 @@ from headway.config.documents import read_text
 from headway.config.section import read
 from headway.config.units import duration_text
 from headway.config.wording import shown, suggest
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, argument
 from headway.interop import Translation, plain
 from headway.scenario.scenario import validate
 from headway.types import PS_PER_SECOND, PS_PER_US, Json
@@ -151,7 +151,7 @@ def _finite(text: str) -> float:
 
 def _routing(algorithm: str, disaggregated: bool) -> Any:
     if algorithm.replace("-", "_") not in ALGORITHMS:
-        raise HeadwayError(f"--algorithm: {shown(algorithm)} is unknown.{suggest(algorithm, ALGORITHMS)}")
+        raise HeadwayError(f"{argument('algorithm')}: {shown(algorithm)} is unknown.{suggest(algorithm, ALGORITHMS)}")
     name = algorithm.replace("_", "-")
     return {"name": "pair", "prefill": name, "decode": "least-outstanding"} if disaggregated else name
 
@@ -227,7 +227,7 @@ class _Workload:
             if getattr(source, name) is not None:
                 self.notes.append(f"trace.{name} is ignored: it belongs to the format {SYNTHETIC}.")
         if trace is None and source.path is None:
-            raise HeadwayError(f"{where}.path: is missing. Set it, or pass --trace.")
+            raise HeadwayError(f"{where}.path: is missing. Set it, or pass {argument('trace')}.")
         path = trace if trace is not None else self._find(Path(str(source.path)), config)
         keys: Json = {"path": os.path.relpath(path, folder), "format": FORMATS[source.format]}
         if source.format == "mooncake":

@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from headway.config.wording import join_words
+from headway.errors import worded
 from headway.report.number_format import GAP, count, number
 from headway.report.terminal import facts, table
 
@@ -82,7 +83,11 @@ def _candidates(decision: Mapping[str, Any]) -> RenderableType:
     if any(candidate["total"] is not None for candidate in candidates):
         parts += ["", _scores(candidates, decision["lowest_wins"])]
     left = len(decision["candidates"]) - len(candidates)
-    return Group(*parts, Text(f" and {left:,} more; use --json to see all")) if left else Group(*parts)
+    return (
+        Group(*parts, Text(f" and {left:,} more; {worded('use --json to see all', 'to_pandas() has all')}"))
+        if left
+        else Group(*parts)
+    )
 
 
 def _scores(candidates: Sequence[Mapping[str, Any]], lowest_wins: bool) -> RenderableType:

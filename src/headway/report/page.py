@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, argument
 from headway.report import html
 from headway.report.cases import Case, Cases, Source, open_cases
 from headway.report.charts import MOST
@@ -47,8 +47,10 @@ def report(
     runs = [sources] if isinstance(sources, str | Path | Result) else list(sources)
     path = place(runs) if output is None else Path(output)
     if path.is_dir():
-        raise HeadwayError(f"--output: {str(path)!r} is a folder; name a file, as in {str(path / DEFAULT)!r}.")
-    html.write(path, page(open_cases(runs), progress), "--output")
+        raise HeadwayError(
+            f"{argument('output')}: {str(path)!r} is a folder; name a file, as in {str(path / DEFAULT)!r}."
+        )
+    html.write(path, page(open_cases(runs), progress), argument("output"))
     return path
 
 

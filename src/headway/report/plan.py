@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, argument
 from headway.experiment.plan import Judged, Plan
 from headway.experiment.targets import Target
 from headway.report import html
@@ -119,13 +119,13 @@ def _curve(plan: Plan) -> RenderableType:
 def check(path: Path) -> None:
     """Raise an error if the file cannot be written. Call this function before the first run."""
     if path.suffix not in WRITERS:
-        raise HeadwayError(f"--output: {str(path)!r} must end in {' or '.join(WRITERS)}.")
+        raise HeadwayError(f"{argument('path', '--output')}: {str(path)!r} must end in {' or '.join(WRITERS)}.")
     if not path.parent.is_dir():
-        raise HeadwayError(f"--output: there is no folder {str(path.parent)!r}.")
+        raise HeadwayError(f"{argument('path', '--output')}: there is no folder {str(path.parent)!r}.")
 
 
 def write(path: Path, plan: Plan) -> None:
-    html.write(path, WRITERS[path.suffix](plan), "--output")
+    html.write(path, WRITERS[path.suffix](plan), argument("path", "--output"))
 
 
 def _page(plan: Plan) -> str:

@@ -14,7 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headway.config.wording import suggest
+from headway.config.wording import shown, suggest
 from headway.display.displayed import library, printable
 from headway.errors import HeadwayError
 from headway.report.charts import GREY
@@ -71,6 +71,8 @@ class View(Struct, frozen=True):
 
     def plot(self, name: str | None = None) -> Any:
         """Return the charts with this name as one Altair chart. By default, return the first charts."""
+        if name is not None and not isinstance(name, str):
+            raise HeadwayError(f"plot: expected the name of a chart, got {shown(name)}.")
         if not self.charts:
             raise HeadwayError("plot: this result has no charts; to_pandas() returns its table.")
         chosen = next(iter(self.charts)) if name is None else name

@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from headway.errors import worded
 from headway.experiment.notes import note_no_figures
 from headway.experiment.verdict import format_figure, has_slo
 from headway.report.number_format import (
@@ -55,7 +56,11 @@ def _groups(name: str, groups: Sequence[Json], slo: bool) -> RenderableType:
     grid = table(name, *(heading for _, heading, _ in columns), rows=rows, gap=1)
     grid.columns[0].max_width, grid.columns[0].overflow = GROUP_WIDTH, "ellipsis"
     left = len(groups) - len(largest)
-    return Group(grid, Text(f" and {left:,} more; use --json to see all")) if left else grid
+    return (
+        Group(grid, Text(f" and {left:,} more; {worded('use --json to see all', 'summary() has all')}"))
+        if left
+        else grid
+    )
 
 
 def run_facts(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from headway.errors import argument
 from headway.report import html
 from headway.report.charts import COLOURS, bins, figure, legend, lines, palette, side_by_side
 from headway.report.number_format import GAP, count, number, percent, rate_text, time_text
@@ -223,7 +224,7 @@ def _title(preview: Preview) -> str:
 
 
 def _notes(preview: Preview) -> list[str]:
-    more = [] if preview["complete"] else ["To see more, use --requests."]
+    more = [] if preview["complete"] else [f"To see more, use {argument('requests')}."]
     return [*([AS_IF] if preview["waits"] else []), *more]
 
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from headway.config.arguments import checked
 from headway.display.displayed import Displayed, Types
 from headway.results import store
 from headway.results.checks import verify
@@ -104,6 +105,7 @@ class Result(Displayed):
         return begun, max(begun + length, max(ends, default=0))
 
     @classmethod
+    @checked
     def load(cls, folder: str | Path) -> Result:
         """Read a result that `save` wrote."""
         run = store.read(folder)
@@ -132,6 +134,7 @@ class Result(Displayed):
         """Return the summary as one JSON document, with its keys in the order of their definition."""
         return store.pretty(self._summary)
 
+    @checked
     def save(self, folder: str | Path) -> list[str]:
         """Write the run into a folder that `load` reads (see `results.store`), and return the names of its files."""
         lists = {name: getattr(self, name) for name in store.LISTS if name != "findings"}

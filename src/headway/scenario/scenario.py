@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 
 import headway.policies  # noqa: F401  (declares the policies)
 from headway.config import documents
+from headway.config.arguments import checked
 from headway.config.dated_defaults import CURRENT, FIRST, SETS, Dated, Defaults
 from headway.config.keys import QUIET, Doc, Duration, PositiveDuration, Unit, write
 from headway.config.section import read
@@ -258,6 +259,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, name=name)
 
     @classmethod
+    @checked
     def load(cls, source: Source = DEFAULT, overrides: str | Iterable[str] = ()) -> Scenario:
         """Load a scenario from a file, a preset's name, a trace, a mapping or another scenario, and apply
         `key.path=value` overrides."""

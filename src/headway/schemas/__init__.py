@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
+from headway.config.arguments import checked
 from headway.config.wording import suggest
 from headway.errors import HeadwayError
 from headway.types import Json
@@ -24,12 +25,14 @@ TITLES: Final = {
 }
 
 
+@checked
 def schema(name: str) -> Json:
     """Return the JSON Schema of a kind of file: scenario, suite, gateway, bundle, or the lines of a trace."""
     document: Json = json.loads(schema_file(name).read_text(encoding="utf-8"))
     return document
 
 
+@checked
 def schema_file(name: str) -> Path:
     """Return the path of a schema in the installed package."""
     if name not in TITLES:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
 from typing import Any, Final
@@ -16,9 +16,10 @@ from typing import Any, Final
 import yaml
 from msgspec import Struct
 
+from headway.config.arguments import checked
 from headway.config.documents import parse_yaml, presets, write_text
 from headway.config.wording import shown, suggest
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, argument, worded
 from headway.policies.bundle import STAGES, Bundle
 from headway.schemas import schema_file
 from headway.workload.traces import detect, guess_mapping
@@ -74,6 +75,7 @@ STARTERS: Final = {
 }
 
 
+@checked
 def write_starter(kind: str, file: str | Path | None = None, *, force: bool = False, **options: Any) -> Path:
     """Write a starter, and return the path of the file. The kind is scenario, gateway, suite or policy.
 
@@ -105,16 +107,20 @@ def new_file(kind: str, file: str | Path | None, force: bool) -> Path:
         endings = ".yaml (a bundle) or .py (its source)" if kind == "policy" else ".yaml"
         raise HeadwayError(f"{path}: the name of a {kind} file ends with {endings}.")
     if path.exists() and not force:
-        raise HeadwayError(f"{path}: already exists. Choose another name, or overwrite it with --force.")
+        raise HeadwayError(
+            f"{path}: already exists. Choose another name, or overwrite it with {worded('--force', 'force=True')}."
+        )
     return path
 
 
 def _document(kind: str, starter: Starter, values: Mapping[str, Any], path: Path) -> str:
-    fields = {name: _scalar(value) for name, value in values.items()}
+    fields = {name: _scalar(str(value) if isinstance(value, Path) else value) for name, value in values.items()}
     fields |= {"schema": str(schema_file(starter.schema)), "file": shlex.quote(str(path))}
     name = kind
     if kind == "gateway":
         engines = values["engines"]
+        if not isinstance(engines, str | Sequence):
+            raise HeadwayError(f"engines: expected URLs, separated by commas or in a list, got {shown(engines)}.")
         urls = [url.strip() for url in engines.split(",")] if isinstance(engines, str) else list(engines)
         fields["engines"] = "\n".join(f"  engine-{number}: {_scalar(url)}" for number, url in enumerate(urls))
     elif kind == "policy":
@@ -160,7 +166,7 @@ def _trace(file: Any, columns: Any, path: Path) -> dict[str, str]:
     if columns is None and guess is None:
         _check_known(trace)
         return fields
-    mapping = write_columns(parse_columns(columns, "columns") if guess is None else guess)
+    mapping = write_columns(parse_columns(columns, argument("columns", "--map")) if guess is None else guess)
     note = "" if guess is None else "  # guessed from the names of the columns"
     return fields | {"columns": f"    columns: {_scalar(mapping)}{note}\n", "map": f" --map {shlex.quote(mapping)}"}
 
@@ -171,7 +177,9 @@ def _check_known(trace: Path) -> None:
         detect(trace)
     except HeadwayError as error:
         if column_names(trace):
-            raise HeadwayError(f"{trace.name}: the format is unknown. {how_to_map(trace, '--format')}") from None
+            raise HeadwayError(
+                f"{trace.name}: the format is unknown. {how_to_map(trace, argument('format'))}"
+            ) from None
         raise error
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import cycle
 from typing import Final
 
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, argument
 from headway.types import Json
 from headway.workload import reuse, trace_statistics
 from headway.workload.trace_statistics import NONE, Columns
@@ -36,10 +36,12 @@ def inspect(
     """Return the statistics of a trace file. Capacities are in blocks per cache; None means unlimited."""
     for capacity in capacities:
         if capacity is not None and capacity < 1:
-            raise HeadwayError(f"--capacity: must be at least 1 block, or inf, got {capacity}.")
+            raise HeadwayError(
+                f"{argument('capacities', '--capacity')}: must be at least 1 block, or inf, got {capacity}."
+            )
     for count in instances:
         if count < 1:
-            raise HeadwayError(f"--instances: must be at least 1, got {count}.")
+            raise HeadwayError(f"{argument('instances')}: must be at least 1, got {count}.")
     trace = read_trace(pathlib.Path(path), format)
     return describe(trace, capacities, instances, order)
 

@@ -52,7 +52,7 @@ def test_columns_with_usual_names_are_guessed(header: str, expected: str | None,
 
 
 def test_a_file_of_unknown_format_is_told_what_its_columns_look_like(tmp_path: Path) -> None:
-    with pytest.raises(HeadwayError, match="--map arrival=time,prompt=prompt_tokens,output=output_tokens"):
+    with pytest.raises(HeadwayError, match=r"columns=.arrival=time,prompt=prompt_tokens,output=output_tokens"):
         open_trace(write(tmp_path, "time,prompt_tokens,output_tokens\n0,1,1\n"))
 
 

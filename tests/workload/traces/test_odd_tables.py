@@ -99,7 +99,7 @@ def test_empty_cells_are_named_with_their_lines(tmp_path: Path) -> None:
     file = write(tmp_path, HEAD + "0,5,5\n1,,5\n,5,5\n2,5,NULL\n\n3,6,6\n")
     assert wrong(file) == (
         "my.csv: 3 of 5 rows are bad: line 3: prompt (in) is empty; line 4: arrival (ts) is empty; "
-        "line 5: output (out) is empty. Mend them, or skip them: pass --skip-bad (in Python: skip_bad)."
+        "line 5: output (out) is empty. Mend them, or skip them: pass skip_bad=True."
     )
     assert read(file, skip_bad=True) == [(0, 5, 5), (3, 6, 6)]
 
@@ -311,7 +311,7 @@ def test_many_pieces_are_merged_in_steps(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_table_whose_columns_cannot_be_guessed_is_told_what_they_are(tmp_path: Path) -> None:
     with pytest.raises(
-        HeadwayError, match=r"If it is a table of your own, .* the columns are Zeit, ein, aus\. Pass --map"
+        HeadwayError, match=r"If it is a table of your own, .* the columns are Zeit, ein, aus\. Pass columns="
     ):
         open_trace(write(tmp_path, "Zeit;ein;aus\n0;1;1\n"))
 

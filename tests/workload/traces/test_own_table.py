@@ -118,7 +118,7 @@ def test_bad_rows_are_counted_and_named_and_skipped_if_asked(tmp_path: Path) -> 
     assert said.startswith(
         "my.csv: 6 of 12 rows are bad: line 3: arrival (ts) is negative; line 5: arrival (ts) 'x' is "
     )
-    assert said.endswith("; and 1 more. Mend them, or skip them: pass --skip-bad (in Python: skip_bad).")
+    assert said.endswith("; and 1 more. Mend them, or skip them: pass skip_bad=True.")
     assert rows(file, skip_bad=True) == [(0, 9, 1)] * 6
 
 
@@ -151,8 +151,8 @@ def test_dates_after_2100_are_an_error_that_names_the_unit_that_fits(mapping: st
 @pytest.mark.parametrize(
     ("ask", "format", "remedy"),
     [
-        ("--from", None, "Pass --map {} (in Python: columns), with your columns in place of COLUMN. Otherwise set "),
-        ("--from", "columns", "Pass --map {} (in Python: columns), with your columns in place of COLUMN."),
+        ("format", None, 'Pass columns="{}", with your columns in place of COLUMN. Otherwise set '),
+        ("format", "columns", 'Pass columns="{}", with your columns in place of COLUMN.'),
         ("workload.trace.format", None, 'Set workload.trace.columns: "{}", with your columns in place of COLUMN. Oth'),
         ("arrival.format", None, "Convert it with headway trace convert --map {}, with your columns in place of"),
     ],

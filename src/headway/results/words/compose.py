@@ -6,6 +6,7 @@ from typing import Any, Final
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
+from headway.config.arguments import checked
 from headway.config.wording import suggest
 from headway.errors import HeadwayError
 from headway.policies import registry
@@ -103,6 +104,7 @@ def compose(
     return Summary(text_of(parts), used, stated, scores(run), run.findings)
 
 
+@checked
 def summarize(
     result: Result,
     *,

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from headway.config.keys import Form
 from headway.config.schema import Names
 from headway.config.wording import shown, suggest
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, argument
 from headway.workload.traces.columns import NAME as TABLE
 from headway.workload.traces.columns import REQUIRED, Columns, column_names, guess_columns, how_to_map
 from headway.workload.traces.record import Format, Options, Reader
@@ -47,9 +47,10 @@ def find_format(name: str, where: str) -> Format:
     return format
 
 
-def detect(path: pathlib.Path, ask: str = "--format") -> str:
+def detect(path: pathlib.Path, ask: str | None = None) -> str:
     """Return the name of a file's format, detected from the first lines. If these are ambiguous, raise an error that
-    suggests to set `ask`."""
+    suggests to set `ask`, by default the argument `format`."""
+    ask = ask or argument("format")
     first = head(path)
     if not first and not path.is_dir():
         raise HeadwayError(f"{path.name}: the file is empty.")
@@ -60,9 +61,8 @@ def detect(path: pathlib.Path, ask: str = "--format") -> str:
         check_text(first[0], path)
     what = "folder" if path.is_dir() else "file"
     wrong = f"{path.name or path}: cannot detect the format of this {what}."
-    python = " (in Python: format)" if ask.startswith("--") else ""
     known = names or [name for name in FORMATS if name != TABLE]
-    choice = f"et {ask} to one of {', '.join(known)}{python}"
+    choice = f"et {ask} to one of {', '.join(known)}"
     mapping = how_to_map(path, ask)
     if not names and len(column_names(path)) >= len(REQUIRED):
         raise HeadwayError(f"{wrong} If it is a table of your own, map its columns. {mapping} Otherwise s{choice}.")
@@ -79,9 +79,11 @@ def guess_mapping(path: pathlib.Path) -> Columns | None:
 
 
 def open_trace(
-    path: pathlib.Path, format: str | None = None, options: Options = DEFAULTS, ask: str = "--format"
+    path: pathlib.Path, format: str | None = None, options: Options = DEFAULTS, ask: str | None = None
 ) -> Reader:
-    """Open a trace for reading. If `format` is None, detect the format from the content."""
+    """Open a trace for reading. If `format` is None, detect the format from the content. For errors, `ask` is what sets
+    the format: by default the argument `format`."""
+    ask = ask or argument("format")
     check_ordinary(path)
     if format is None:
         format = TABLE if options.columns is not None else detect(path, ask)
@@ -105,7 +107,7 @@ def read_trace(
     *,
     limit: int | None = None,
     block_tokens: int | None = None,
-    ask: str = "--format",
+    ask: str | None = None,
 ) -> Trace:
     """Read a trace file into memory."""
     trace = Trace.load(open_trace(path, format, Options(block_tokens=block_tokens, limit=limit), ask))

@@ -14,7 +14,7 @@ from typing import Final
 from headway.config.keys import Form
 from headway.config.schema import Mapped
 from headway.config.wording import join_words, shown, suggest
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, worded
 from headway.workload.traces.cells import EXCEL, UNITS
 from headway.workload.traces.record import Column
 from headway.workload.traces.table_files import read_names
@@ -135,15 +135,16 @@ def how_to_map(path: pathlib.Path, ask: str) -> str:
 
 
 def how_to_set(key: str, value: str, ask: str) -> str:
-    """Return a phrase for an error message: how to set `columns` or `skip_bad`. `ask` names the option or key that sets
-    the format, so that the phrase can name the matching option or key."""
+    """Return a phrase for an error message: how to set `columns` or `skip_bad`. `ask` names the argument, option or key
+    that sets the format, so that the phrase can name the matching argument, option or key."""
     if ask.endswith("trace.format"):
         text = f'"{value}"' if key == "columns" else value
         return f"Set {ask.removesuffix('format')}{key}: {text}"
     option = f"--map {value}" if key == "columns" else "--skip-bad"
-    if not ask.startswith("--"):
+    if "." in ask:  # a key of a section without `columns`
         return f"Convert it with headway trace convert {option}"
-    return f"Pass {option} (in Python: {key})"
+    python = f'columns="{value}"' if key == "columns" else "skip_bad=True"
+    return f"Pass {worded(option, python)}"
 
 
 def column_names(path: pathlib.Path) -> list[str]:

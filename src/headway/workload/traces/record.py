@@ -96,7 +96,7 @@ class Options(Struct, frozen=True):
     seed: int = 0  # for servegen: random seed of the drawn requests
     columns: dict[str, Column] | None = None  # for a user's own table: the column of each field
     skip_bad: bool = False  # for a user's own table: whether to skip invalid rows
-    ask: str = "--format"  # for errors: what sets the format, an option or the path of a scenario's key
+    ask: str = "format"  # for errors: what sets the format, an argument, an option or the path of a scenario's key
 
 
 class Format(Struct, frozen=True):

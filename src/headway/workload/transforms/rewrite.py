@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from headway.config.wording import join_words
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, argument
 from headway.workload.traces import FORMATS, find_format, open_trace
 from headway.workload.traces.record import Options, Reader, Record
 from headway.workload.traces.source import reason
@@ -43,7 +43,7 @@ def rewrite(
 ) -> Rewritten:
     """Read the trace `source`, transform it, and write it to `target`. If anything fails, `target` is not created."""
     check_target(target, source)
-    reader = open_trace(source, read_format, options or Options(), "--from")
+    reader = open_trace(source, read_format, options or Options(), argument("format", "--from"))
     return write_trace(reader, target, transforms, source=source.name, format=format, progress=progress)
 
 
@@ -57,10 +57,10 @@ def write_trace(
     progress: Callable[[int], None] | None = None,
 ) -> Rewritten:
     """Transform the trace of a reader, and write it to `target`. If anything fails, `target` is not created."""
-    writer = find_format(format, "--to") if format is not None else find_format(target_format(target), "--to")
+    writer = find_format(target_format(target) if format is None else format, argument("to"))
     if writer.write is None:
         able = [name for name, known in FORMATS.items() if known.write is not None]
-        raise HeadwayError(f"--to: the {writer.name} format is read-only. Choose from {join_words(able)}.")
+        raise HeadwayError(f"{argument('to')}: the {writer.name} format is read-only. Choose from {join_words(able)}.")
     read, written = Count(progress), Count()
     info = reader.info
     reader.records = read.over(reader.records)
@@ -116,4 +116,5 @@ def target_format(target: pathlib.Path) -> str:
     if not named and target.name.lower().endswith(OWN_SUFFIXES):
         return OWN
     example = f"{parts[0] or 'trace'}.{OWN}.jsonl.gz"
-    raise HeadwayError(f"--to: the name {target.name!r} has no format. Set --to, or use a name like {example}.")
+    wrong = f"the name {target.name!r} has no format"
+    raise HeadwayError(f"{argument('to')}: {wrong}. Name the format, or use a name like {example}.")
