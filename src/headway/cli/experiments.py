@@ -46,6 +46,8 @@ def compare(
     baseline: Annotated[
         str | None, Parameter(help="Policy to measure the others against. Default: the stage's plain policy.")
     ] = None,
+    fresh: Annotated[bool, flag("Let policies read signals without delay, and rank with polled signals too.")] = False,
+    polled: Annotated[bool, flag("Poll signals, by default every 500 ms, and rank with fresh signals too.")] = False,
     workers: Workers = None,
     ray: RayCluster = None,
     output: Annotated[Path | None, output_to("Write every policy's run to this folder.")] = None,
@@ -66,6 +68,8 @@ def compare(
         raise HeadwayError(f"--policies: cannot be combined with {next(iter(options))}; both name policies.")
     if everything and policies is not None:
         raise HeadwayError("--all: cannot be combined with --policies.")
+    if fresh and polled:
+        raise HeadwayError("--fresh: cannot be combined with --polled.")
     chosen = ALL if everything else policies
     loaded = choice.load(scenario)
     kept = Bar.KEPT if output is None else f"Finished runs are in {output}; the same command starts over."
@@ -82,6 +86,7 @@ def compare(
             output=output,
             trace=trace,
             progress=bar.update,
+            signals="fresh" if fresh else "polled" if polled else None,
         )
     if output is not None:
         say(f"wrote {len(comparison.ranked):,} runs and study.json to {output}")

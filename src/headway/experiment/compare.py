@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, get_args
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from headway.config.arguments import checked
@@ -16,6 +16,7 @@ from headway.errors import HeadwayError
 from headway.experiment.contenders import WHERE, Contender, contenders, copy_for_seed, place_of
 from headway.experiment.jobs import Job, strange
 from headway.experiment.notes import COPIES, moves_prefixes, pairs_by_prefix
+from headway.experiment.other_signals import Age, OtherRanking, is_cheap, other_age, reads_reports, with_signals
 from headway.experiment.paired import HEADLINE, Noise, check_seeds, mean_summary, paired_rows, with_seed
 from headway.experiment.run import check_trace, simulate
 from headway.experiment.runner import Progress, Runner, run_jobs, runner_of
@@ -29,6 +30,7 @@ from headway.types import Json
 
 PLAIN: Final = {**DEFAULT_POLICIES, "routing": "round-robin"}  # the usual baseline of each stage
 COUNTS: Final = ("requests.completed", "requests.rejected", "requests.timed_out", "requests.failed")
+SIGNAL_KEYS: Final = ("defaults", "signals")  # keys of a scenario that say how old signals are
 PER: Final = {"tenant": "tenants", "class": "classes"}  # type of group -> section of a summary
 
 
@@ -51,6 +53,7 @@ class Comparison(Displayed, Struct, frozen=True):
     # Label of a template or control -> its kind. These policies rank last and are never the best.
     # The mapping is empty unless all policies run.
     aside: dict[str, str] = {}
+    other: OtherRanking | None = None  # the ranking under fresh instead of polled signals, or the reverse, if known
 
     @property
     def best(self) -> str:
@@ -84,6 +87,7 @@ class Comparison(Displayed, Struct, frozen=True):
             "best": self.best,
             "verdict": self.verdict,
             **rows,
+            **({} if self.other is None else {"other_signals": to_builtins(self.other)}),
             **({} if self.paired is None else {"seeds": self.seeds, "baseline": self.baseline, "paired": self.paired}),
         }
 
@@ -143,6 +147,7 @@ def compare(
     output: str | Path | None = None,
     trace: str = "minimal",
     progress: Progress | bool = True,
+    signals: Age | None = None,
 ) -> Comparison:
     """Run a scenario with several policies of a stage and rank the results. Stages are admission, priority, flow,
     routing, scheduler and scaling; the other stages keep the scenario's policies.
@@ -166,6 +171,11 @@ def compare(
     seed. `trace` sets the detail of these runs: `minimal`, `decisions` or `full`. Runs use `workers` processes, by
     default one per core, or the Ray cluster at the address `ray`. Workers print to standard error.
 
+    `signals="fresh"` or `"polled"` sets how old the reported signals are; without it, they are as the scenario says.
+    The comparison also ranks the policies under the other kind of signals: always if you set `signals`, and otherwise
+    if these runs have at most 10,000 requests together and none has a policy object or class of yours. `other` has that
+    ranking. Policies that read no reported signal run only once.
+
     If prefill instances keep no copy of a prefix, a pair policy that seeks prefixes runs twice: without a change, and
     with `transfer.keep_prefill_copy` on.
     """
@@ -174,7 +184,9 @@ def compare(
     check_trace(trace)
     if trace != "minimal" and output is None:
         raise HeadwayError("trace: needs an output folder. Set output.")
-    loaded = Scenario.load(scenario, overrides)
+    if signals not in (None, *get_args(Age)):
+        raise HeadwayError(f"signals: {shown(signals)} is unknown.{suggest(str(signals), get_args(Age))}")
+    loaded = with_signals(Scenario.load(scenario, overrides), signals)
     if output is not None:
         study.check(output, "comparison")
     resolved = loaded.resolved()
@@ -190,12 +202,18 @@ def compare(
     try:
         unit = "policies" if seeds == 1 else "runs"
         with watch(progress, lambda: Bar(None, unit)) as report, runner_of(workers, ray) as runner:
+            second = Second.of(loaded, tasks, signals is not None)
             summaries = run_all(tasks, runner, report, seeds, folders, trace)
+            again = second.run(summaries, runner, report)
     finally:
         if output is not None:
             study.clear_parts(Path(output))
     runs = dict(zip([contender.name for contender in chosen], summaries, strict=True))
     comparison = _judge(resolved, runs, chosen, by, stage, base, measured=baseline is not None)
+    if again is not None:
+        names = [name for name, _ in _rank(dict(zip(runs, again, strict=True)), comparison.aside, by)]
+        ranking = OtherRanking.of(second.scenario, names, loaded, [name for name, _ in comparison.ranked])
+        comparison = replace(comparison, other=ranking)
     if output is not None:
         sentence, rows = comparison.verdict, comparison.paired
         study.write(output, "comparison", resolved, entries, stage=stage, verdict=sentence, baseline=base, paired=rows)
@@ -237,8 +255,7 @@ def _judge(
 ) -> Comparison:
     several = len(runs[baseline]) > 1
     aside = {contender.name: contender.aside for contender in chosen if contender.aside is not None}
-    ranked = rank([(name, mean_summary(its)) for name, its in runs.items()], by)
-    ranked.sort(key=lambda pair: place_of(aside.get(pair[0])))
+    ranked = _rank(runs, aside, by)
     choices = [pair for pair in ranked if pair[0] not in aside]
     oracles = tuple(contender.name for contender in chosen if contender.oracle)
     noise = Noise(runs) if several else None
@@ -248,6 +265,45 @@ def _judge(
         sentence += saving(choices, resolved, plain, noise)
     rows = paired_rows(runs, baseline, by) if several else None
     return Comparison(resolved, ranked, sentence, oracles, by, stage, len(runs[baseline]), baseline, rows, runs, aside)
+
+
+def _rank(runs: dict[str, list[Json]], aside: dict[str, str], by: str | None) -> list[tuple[str, Json]]:
+    """Return the policies with their mean summaries, best first."""
+    ranked = rank([(name, mean_summary(its)) for name, its in runs.items()], by)
+    ranked.sort(key=lambda pair: place_of(aside.get(pair[0])))
+    return ranked
+
+
+class Second(Struct, frozen=True):
+    """The runs of a comparison with polled signals if they were fresh, or the reverse. Policies that read no reported
+    signal do not run again, because their runs are the same."""
+
+    scenario: Scenario
+    tasks: dict[int, tuple[Json, Contender]] | None  # by place in the comparison; None: do not run
+    asked: bool  # whether to run even if it takes long
+
+    @classmethod
+    def of(cls, loaded: Scenario, tasks: Sequence[tuple[Json, Contender]], asked: bool) -> "Second":
+        """Prepare the runs. Policies of the caller's program run again only if asked. Their objects are copied before
+        they run for the first time."""
+        other = with_signals(loaded, other_age(loaded))
+        changed = {key: value for key, value in other.resolved().items() if key in SIGNAL_KEYS}
+        chosen = {}
+        for place, (resolved, contender) in enumerate(tasks if len(tasks) > 1 else ()):
+            if reads_reports(loaded, contender):
+                kept = {key: value for key, value in resolved.items() if key not in SIGNAL_KEYS}
+                if strange(contender.policies) and not asked:
+                    return cls(other, None, asked)
+                chosen[place] = ({**kept, **changed}, copy_for_seed(contender))
+        return cls(other, chosen if len(tasks) > 1 else None, asked)
+
+    def run(self, summaries: list[list[Json]], runner: Runner, progress: Progress | None) -> list[list[Json]] | None:
+        """Return the summaries of all policies. If the runs would take long and nobody asked for them, return None."""
+        if self.tasks is None or not (self.asked or is_cheap([summaries[place] for place in self.tasks])):
+            return None
+        again = run_all([*self.tasks.values()], runner, progress, len(summaries[0]))
+        changed = dict(zip(self.tasks, again, strict=True))
+        return [changed.get(place, summary) for place, summary in enumerate(summaries)]
 
 
 def with_copies(resolved: Json) -> Json:

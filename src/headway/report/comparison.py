@@ -91,7 +91,8 @@ def comparison_report(comparison: Comparison, per: str | None = None) -> Rendera
         parts += [differences(comparison), ""]
     if per is not None:
         parts += [_per(comparison, per), ""]
-    return Group(*parts, Text(comparison.verdict))
+    other = [] if comparison.other is None or not comparison.other.differs else [Text(comparison.other.sentence)]
+    return Group(*parts, Text(comparison.verdict), *other)
 
 
 def _per(comparison: Comparison, group: str) -> RenderableType:
