@@ -27,7 +27,7 @@ from alone import alone
 from conftest import Run
 from headway import convert_trace
 from headway.errors import HeadwayError
-from headway.workload.traces import csv_table, open_trace, own_table, sorting
+from headway.workload.traces import csv_table, open_trace, own_table, sorting, table_contents
 from headway.workload.traces.columns import parse_columns
 from headway.workload.traces.record import Options
 
@@ -149,7 +149,7 @@ def rows_in_any_order(count: int) -> Iterator[str]:
 
 def peak_mib(source: str, rows_in_memory: int) -> int:
     """Peak memory of a process that converts a table, in MiB."""
-    sorting.ROWS = own_table.REMEMBERED = rows_in_memory  # type: ignore[misc]
+    sorting.ROWS = table_contents.REMEMBERED = rows_in_memory  # type: ignore[misc]
     mapping = "arrival=when,session=conv,tenant=org,prompt=in_tok,output=out_tok,prefix=system"
     convert_trace(source, f"{source}.headway.jsonl.gz", columns=mapping)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1024 if sys.platform != "darwin" else 1 << 20)
@@ -301,9 +301,9 @@ def test_a_column_of_unique_values_is_no_prefix(tmp_path: Path, monkeypatch: pyt
     )
 
 
-def test_many_pieces_are_merged_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sorting, "ROWS", 3)
-    monkeypatch.setattr(sorting, "FILES", 4)
+def test_many_sorted_pieces_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sorting, "ROWS", 5)
+    monkeypatch.setattr(sorting, "BLOCK", 2)
     times = [(7 * place) % 100 for place in range(100)]
     file = write(tmp_path, HEAD + "".join(f"{at},{at + 1},1\n" for at in times))
     assert read(file) == [(at, at + 1, 1) for at in range(100)]

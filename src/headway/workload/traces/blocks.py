@@ -62,6 +62,26 @@ def beginning(runs: Runs, blocks: int) -> list[Run]:
     return head
 
 
+def without_end(runs: tuple[Run, ...], blocks: int) -> tuple[Run, ...]:
+    """Return the runs without the last `blocks` blocks."""
+    while blocks and runs:
+        first, count = runs[-1]
+        runs = runs[:-1]
+        if count > blocks:
+            return (*runs, (first, count - blocks))
+        blocks -= count
+    return runs
+
+
+def extended(runs: tuple[Run, ...], first: int, count: int) -> tuple[Run, ...]:
+    """Return the runs and one more, which may continue the last of them."""
+    if runs:
+        start, length = runs[-1]
+        if start + length == first:
+            return (*runs[:-1], (start, length + count))
+    return (*runs, (first, count))
+
+
 def rest(runs: Runs, blocks: int) -> list[Run]:
     """Return the runs of the blocks after the first `blocks` blocks."""
     tail: list[Run] = []

@@ -25,6 +25,7 @@ UNITS: Final = {"s": PS_PER_SECOND, "ms": 10**9, "us": 10**6, "ns": 10**3, "ps":
 EPOCHS: Final = ((10**17, "ns"), (10**14, "us"), (10**11, "ms"), (10**8, "s"))
 DATED_PS: Final = 10**8 * PS_PER_SECOND  # times from this value on count from 1970
 EMPTY: Final = ("", "null", "none", "nan", "na", "n/a", "-")
+LONGEST_EMPTY: Final = max(map(len, EMPTY))
 MOST: Final = Decimal(10) ** 30  # no valid value is larger; the digits of a larger number could fill the memory
 DIGITS: Final = 18  # maximum number of digits that `int` converts directly
 SEPARATOR: Final = r"[.,' \u00a0\u202f]"
@@ -50,7 +51,11 @@ def cell_text(value: Any) -> str | None:
     if value is None:
         return None
     text = value.strip() if isinstance(value, str) else str(value)
-    return None if len(text) < 5 and text.lower() in EMPTY else text
+    return None if is_empty(text) else text
+
+
+def is_empty(text: str) -> bool:
+    return len(text) <= LONGEST_EMPTY and text.lower() in EMPTY
 
 
 def read_number(text: str) -> Decimal | None:
@@ -126,9 +131,13 @@ def read_time(value: Any, unit: str | None, decimal_comma: bool) -> int:
     return stamp
 
 
+def epoch_unit(number: Decimal | int) -> str:
+    """Return the unit of a time whose unit is unknown."""
+    return next((unit for least, unit in EPOCHS if number >= least), "s")
+
+
 def _scaled(number: Decimal | int, unit: str | None) -> int:
-    if unit is None:
-        unit = next((each for least, each in EPOCHS if number >= least), "s")
+    unit = unit or epoch_unit(number)
     if unit == EXCEL:
         number -= EXCEL_1970
         return round(number * UNITS[unit] / 10**9) * 10**9  # whole milliseconds, as in Excel

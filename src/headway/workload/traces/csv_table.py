@@ -10,7 +10,7 @@ import io
 import pathlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any, Final, cast
+from typing import IO, Final, cast
 
 from headway.config.wording import shown
 from headway.errors import HeadwayError
@@ -84,17 +84,3 @@ def open_table(path: pathlib.Path) -> Iterator[Header]:
         except csv.Error as error:
             line = "" if header is None else f" line {header.rows.line_num}"
             raise HeadwayError(f"{path.name}{line}: the quotes do not match ({error}).") from None
-
-
-def table_rows(path: pathlib.Path) -> Iterator[tuple[str, dict[str, Any] | str]]:
-    """Yield the location of each row, and its values by column. If a row has too many or too few values, yield an error
-    message instead of the values."""
-    with open_table(path) as header:
-        rows, names = header.rows, header.names
-        number = rows.line_num + 1
-        for values in rows:
-            if len(values) == len(names):
-                yield f"line {number}", dict(zip(names, values, strict=True))
-            elif any(value.strip() for value in values):
-                yield f"line {number}", f"has {len(values)} values, but the header has {len(names)} columns"
-            number = rows.line_num + 1

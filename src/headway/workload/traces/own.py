@@ -26,7 +26,7 @@ from headway.workload.traces.limits import LAST_PS, MAX_LENGTH, check_order, che
 from headway.workload.traces.objects import json_rows
 from headway.workload.traces.record import GLOBAL, LOCAL, Format, Info, Options, Reader, Record
 from headway.workload.traces.source import lines
-from headway.workload.traces.writing import open_text
+from headway.workload.traces.writing import open_bytes
 
 NAME: Final = "headway"
 VERSION: Final = 1
@@ -196,10 +196,10 @@ def write(path: pathlib.Path, info: Info, records: Iterable[Record]) -> list[str
     if path.suffix == ".parquet":
         own_parquet.write(path, MARK, first, records)
         return []
-    with open_text(path) as file:
-        file.write(first.decode() + "\n")
+    with open_bytes(path) as file:
+        file.write(first + b"\n")
         for number, record in enumerate(records, 1):
-            file.write(_encode(record, path, number).decode() + "\n")
+            file.write(_encode(record, path, number) + b"\n")
     return []
 
 

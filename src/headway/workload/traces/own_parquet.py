@@ -82,10 +82,9 @@ def column_names(path: pathlib.Path) -> list[str]:
     return _backend(path).names(path)
 
 
-def rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Yield each row of any Parquet file, as a tuple with the values of these columns."""
-    for columns in _backend(path).any_groups(path, names):
-        yield from zip(*columns, strict=True)
+def groups(path: pathlib.Path, names: Sequence[str]) -> Iterator[list[Column]]:
+    """Yield the values of these columns of any Parquet file, for some rows at a time."""
+    return _backend(path).any_groups(path, names)
 
 
 def write(path: pathlib.Path, mark: str, head: bytes, records: Iterable[Record]) -> None:

@@ -26,16 +26,28 @@ FIELDS: Final = {
     "shared_prefix_tokens": "declared shared prefixes",
     "extra": "other fields of the source",
 }
+LEVEL: Final = 6  # the default of gzip: files are about 6 % larger than with level 9, in half the time
+BUFFER: Final = 1 << 16  # number of bytes to compress at once
 
 
 @contextmanager
 def open_text(path: pathlib.Path) -> Iterator[TextIO]:
-    """Open a new text file. If its name ends in .gz, compress it with gzip; the same content gives the same bytes."""
+    """Open a new text file as `open_bytes` does."""
+    with open_bytes(path) as file, io.TextIOWrapper(file, "utf-8", newline="\n") as text:
+        yield text
+
+
+@contextmanager
+def open_bytes(path: pathlib.Path) -> Iterator[IO[bytes]]:
+    """Open a new file. If its name ends in .gz, compress it with gzip; the same content gives the same bytes."""
     try:
         with path.open("wb") as raw:
-            packed = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if path.suffix == ".gz" else raw
-            with io.TextIOWrapper(cast(IO[bytes], packed), "utf-8", newline="\n") as text:
-                yield text
+            if path.suffix != ".gz":
+                yield raw
+                return
+            packed = gzip.GzipFile("", "wb", LEVEL, raw, mtime=0)
+            with io.BufferedWriter(cast(io.RawIOBase, packed), BUFFER) as file:
+                yield file
     except OSError as error:
         raise HeadwayError(f"{path.name}: the file cannot be written ({reason(error)}).") from None
 
