@@ -12,7 +12,9 @@ from fake_engine import Engine
 from openai_client import openai, openai_client
 
 from headway.errors import HeadwayError
+from headway.experiment.engines import engines
 from headway.gateway.engines.member import BackendSpec
+from headway.scenario.scenario import Scenario
 
 TURNS = {"routing": "round-robin"}
 
@@ -47,6 +49,27 @@ def more_engines(gateway, count, first=10):
         gateway.call(engine.start())
     gateway.engines += engines
     return engines
+
+
+def test_capacity_is_derived_from_tp_dtype_and_memory_as_in_simulation():
+    def live(**more):
+        fields = BackendSpec.read("e", {"url": "http://127.0.0.1:1", **more}, "backends.e").view_fields
+        return fields["capacity"]
+
+    def simulated(model, tp):
+        cluster = {"workload": {"requests": 1, "rate": "1/s"}, "cluster": {"model": model, "gpu": "h100", "tp": tp}}
+        return engines(Scenario.load(cluster).cluster)[0].view.capacity
+
+    assert live() == 1.0
+    assert live(gpu="h100", models=["llama-3.1-8b"]) == simulated("llama-3.1-8b", 1)
+    assert live(gpu="h100", tp=2, weights="llama-3.1-8b", models=["m"]) == simulated("llama-3.1-8b", 2)
+    half = {"like": "llama-3.1-8b", "dtype_bytes": 1}
+    assert live(gpu="h100", weights="llama-3.1-8b", dtype_bytes=1) == simulated(half, 1) > simulated("llama-3.1-8b", 1)
+    assert live(gpu="h100", weights="llama-3.1-8b", capacity=0.25) == 0.25
+    with pytest.raises(HeadwayError, match=r"^backends\.e\.weights: is missing"):
+        live(gpu="h100")
+    with pytest.raises(HeadwayError, match=r"^backends\.e\.gpu: "):
+        live(gpu="h1000", weights="llama-3.1-8b")
 
 
 def test_an_engine_joins_and_leaves(live):

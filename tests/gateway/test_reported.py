@@ -154,6 +154,14 @@ def test_power_is_a_mean_of_thirty_seconds(bench):
     assert rig.views[0].watts == pytest.approx(250)  # 15 s of each
 
 
+def test_an_agents_power_is_a_mean_of_thirty_seconds_too(bench):
+    rig = bench(1, on=False)
+    for second in range(0, 100, 5):
+        rig.signals.take_report("e0", {"running": 1, "watts": 100 if second < 85 else 400})
+        rig.now += 5 * PS_PER_SECOND
+    assert rig.views[0].watts == pytest.approx(250)  # 15 s of each
+
+
 def test_an_agent_is_heard_and_its_word_lasts_longer(bench):
     rig = bench(2, on=False)
     rig.signals.take_report(

@@ -121,6 +121,19 @@ def test_cap_takes_turns_before_times_and_gives_them_back_in_order_of_time() -> 
     assert [record.id for record in run(records, {"cap": {"max_turns": 2}}, sessions=True)] == ["0", "1"]
 
 
+def test_cap_reads_the_turns_of_a_mooncake_trace(tmp_path: Path) -> None:
+    rows = [(0, 2), (1, 0), (2, 1)]
+    lines = [
+        f'{{"timestamp": {at}, "session_id": "s", "turn_id": {turn}, "input_length": 512, "output_length": 1, '
+        f'"hash_ids": [{at}]}}\n'
+        for at, turn in rows
+    ]
+    path = tmp_path / "trace.jsonl"
+    path.write_text("".join(lines))
+    reader = apply(mooncake.read(path, Options()), parse([{"cap": {"max_turns": 2}}], "transforms"))
+    assert [record.turn for record in reader.records] == [0, 1]
+
+
 def test_cap_keeps_what_has_no_session_of_its_own() -> None:
     records = [*turns(3), *(Record(1, 1, 200 * S) for _ in range(5))]
     assert len(run(records, {"cap": {"max_turns": 1}}, sessions=True)) == 6

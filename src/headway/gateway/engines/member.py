@@ -15,10 +15,12 @@ from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.gateway.settings import check_name
 from headway.http.address import Address
+from headway.latency import read_gpu, read_model
+from headway.latency.shards import capacity_score
 from headway.types import Json
 
 NAME_LONGEST: Final = 200
-VIEW_FIELDS: Final = ("pool", "role", "kv_blocks", "max_batch_size", "max_batch_tokens", "max_queue", "capacity")
+VIEW_FIELDS: Final = ("pool", "role", "kv_blocks", "max_batch_size", "max_batch_tokens", "max_queue")
 
 
 class BackendSpec(Struct, frozen=True):
@@ -43,7 +45,20 @@ class BackendSpec(Struct, frozen=True):
     max_batch_tokens: Annotated[Positive, "the engine's limit of tokens in a step, for policies"] = 2048
     max_queue: Annotated[Positive, "queue length that load scores treat as full"] = 256
     kv_blocks: Annotated[Positive, "blocks of its KV cache, until the engine reports its own number"] = 50_000
-    capacity: Annotated[float, Meta(ge=0, le=1), "static score of its memory, for policies"] = 1.0
+    gpu: Annotated[str | None, Doc("its GPU: a name in `headway hardware list`, for `capacity`", default="unknown")] = None
+    tp: Annotated[Positive, "number of its GPUs (tensor parallelism), for `capacity`"] = 1
+    weights: Annotated[
+        str | None,
+        Doc("the model that it holds: a name or a config.json, for `capacity`", default="the first of `models`"),
+    ] = None
+    dtype_bytes: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Doc("bytes per weight, for `capacity`: 2 for BF16, 1 for FP8", default="of the model"),
+    ] = None
+    capacity: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Doc("static score of its free memory, for policies", default="from `gpu`; 1 if it is unknown"),
+    ] = None
     name: Annotated[str, INTERNAL] = ""
     short_form: ClassVar[Any] = str  # the URL
 
@@ -59,7 +74,19 @@ class BackendSpec(Struct, frozen=True):
             raise HeadwayError(f"{where}.key_env: the environment variable {self.key_env} is not set.")
         if self.events is not None and not self.models:
             raise HeadwayError(f"{where}.models: is missing. An engine with KV events must name its model first.")
+        self.score_capacity(where)
         return replace(self, models=tuple(dict.fromkeys(self.models)))
+
+    def score_capacity(self, where: str = "backends") -> float:
+        """Return the score of its memory: as given, or derived from TP, dtype and memory by the simulator's formula."""
+        if self.capacity is not None or self.gpu is None:
+            return 1.0 if self.capacity is None else self.capacity
+        name = self.weights or (self.models[0] if self.models else "")
+        if not name:
+            raise HeadwayError(f"{where}.weights: is missing. With 'gpu', name the model that the engine holds.")
+        dtype = {} if self.dtype_bytes is None else {"dtype_bytes": self.dtype_bytes}
+        model = read_model({"like": name, **dtype} if dtype else name, f"{where}.weights")
+        return capacity_score(model, read_gpu(self.gpu, f"{where}.gpu"), self.tp)
 
     @property
     def key(self) -> bytes | None:
@@ -70,7 +97,7 @@ class BackendSpec(Struct, frozen=True):
     def view_fields(self) -> Json:
         """The static fields of the engine's view, which policies see, in the form that `Plane.join` expects."""
         model = self.models[0] if self.models else ""
-        fields = {name: getattr(self, name) for name in VIEW_FIELDS}
+        fields = {name: getattr(self, name) for name in VIEW_FIELDS} | {"capacity": self.score_capacity()}
         return {"id": self.name, "serves": list(self.models), "model": model, **fields}
 
 

@@ -162,7 +162,7 @@ class EngineSignals:
 
     def take_report(self, name: str, signals: Mapping[str, Any], age_s: float = 0.0) -> None:
         """Apply an agent's report of its engine. The report may have queued, running, kv_used, kv_blocks, busy (0 to
-        1), watts (a mean over 30 s) and hit_rate."""
+        1), watts and hit_rate."""
         backend = self.fleet.names.get(name)
         if backend is None:
             return

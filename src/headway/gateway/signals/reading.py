@@ -75,14 +75,15 @@ class Reading:
         self.neutral_at = 0  # time at which the plane last got the means of other engines for missing signals, in ps
 
     def take(self, signals: Mapping[str, Any], at: int, lasts: int, polled: bool) -> None:
-        """Store signals. An agent's signals do not replace fresh signals that this gateway polled."""
+        """Store signals. An agent's signals do not replace fresh signals that this gateway polled. Watts are averaged
+        over 30 s, whatever their source."""
         for name in REPORTABLE:
             if name not in signals:
                 continue
             known, value = self.figures.get(name), signals[name]
-            if polled and name == "watts":
-                value = self.watts.add(at, value)
             if polled or known is None or not known.polled or known.until <= at:
+                if name == "watts":
+                    value = self.watts.add(at, value)
                 self.figures[name] = Figure(value, at, at + lasts, polled)
 
     def fresh(self, now: int) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 `hash_ids`, one id per block of the prompt. Usually a partly filled last block has an id too, but in some files it has
 none. The reader decides this by the first prompt whose length is not a multiple of the block size.
 
-Dialects have other names for the first three fields, and add sessions and waits. A later turn first waits for the end
+Dialects have other names for the first three fields, and add sessions, turns (`turn_id`) and waits. A later turn first waits for the end
 of the previous turn, or of the requests in `wait_for`, and then for its `delay`. A request that waits for no other
 request arrives at its timestamp. If the first line has no `hash_ids`, no line may have them, and content is unknown.
 Other fields are ignored.
@@ -45,6 +45,7 @@ class Row(msgspec.Struct, gc=False):
     input_tokens: int | UnsetType = UNSET
     output_tokens: int | UnsetType = UNSET
     session_id: Name | None = None
+    turn_id: int | None = None
     delay: Number | None = None
     delay_ms: Number | None = None
     request_id: Name | None = None
@@ -144,6 +145,7 @@ def _record(row: Row, info: Info, fit: Fit | None, place: str) -> Record:
         raise HeadwayError(f"{place}: has hash_ids, but the first line has none. Add them to all lines or to none.")
     if row.session_id is not None:
         record.session = str(row.session_id)
+    record.turn = row.turn_id
     if row.request_id is not None:
         record.id = str(row.request_id)
     if row.wait_for:
