@@ -45,7 +45,9 @@ class BackendSpec(Struct, frozen=True):
     max_batch_tokens: Annotated[Positive, "the engine's limit of tokens in a step, for policies"] = 2048
     max_queue: Annotated[Positive, "queue length that load scores treat as full"] = 256
     kv_blocks: Annotated[Positive, "blocks of its KV cache, until the engine reports its own number"] = 50_000
-    gpu: Annotated[str | None, Doc("its GPU: a name in `headway hardware list`, for `capacity`", default="unknown")] = None
+    gpu: Annotated[str | None, Doc("its GPU: a name in `headway hardware list`, for `capacity`", default="unknown")] = (
+        None
+    )
     tp: Annotated[Positive, "number of its GPUs (tensor parallelism), for `capacity`"] = 1
     weights: Annotated[
         str | None,
