@@ -4,8 +4,8 @@ none. The reader decides this by the first prompt whose length is not a multiple
 
 Dialects have other names for the first three fields, and add sessions, turns (`turn_id`) and waits. A later turn first
 waits for the end of the previous turn, or of the requests in `wait_for`, and then for its `delay`. A request that waits
-for no other request arrives at its timestamp. If the first line has no `hash_ids`, no line may have them, and content is unknown.
-Other fields are ignored.
+for no other request arrives at its timestamp. If the first line has no `hash_ids`, no line may have them, and content
+is unknown. Other fields are ignored.
 """
 
 import pathlib
