@@ -6,10 +6,15 @@ import pytest
 
 pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 
+from msgspec.structs import replace
+
+from headway.config.section import read
 from headway.control.flights import Flight
+from headway.errors import HeadwayError
 from headway.gateway.deciding.policy_versions import PlaneSettings
 from headway.gateway.live_policies import read_policies
 from headway.gateway.plane import Plane
+from headway.gateway.signals.event_listener import EventSettings
 from headway.types import Path, Request
 from headway.views.instance import EXACT, REPORTED, InstanceView
 
@@ -76,3 +81,42 @@ def test_a_belief_that_fits_the_engine_follows_what_the_engine_reports():
     plane.swap(7, read_policies({"routing": {"name": "lmetric-plus-one", "lru_blocks": "auto"}}))
     plane.report(8, 0, {"queued": 0, "running": 0, "kv_blocks": 320})
     assert plane.control.indexes == [index] and index.capacities[0] == 10
+
+
+@pytest.mark.parametrize(
+    ("belief", "sent", "stored", "removed"),
+    # blocks believed cached after a prompt of two blocks was sent, after the engine reported these two and a third one,
+    # and after it removed the last two
+    [("routed", 2, 2, 2), ("both", 2, 3, 1), ("stored", 0, 3, 1)],
+)
+def test_the_gateway_believes_what_it_sent_or_what_engines_report_or_both(belief, sent, stored, removed):
+    tape = []
+    settings = PlaneSettings(1, read_policies({"routing": {"name": "prefix-affinity", "lru_blocks": 2}}), belief=belief)
+    if belief != "stored":
+        settings = replace(settings, policies=read_policies({"routing": "prefix-affinity"}))
+    plane = Plane(settings, lambda *entry: tape.append(entry))
+    plane.join(0, 0, {"id": "a", "serves": []})
+    plane.changed(0, 0, "ready")
+    plane.cleared(0, 0, "exact")
+    (index,) = plane.control.indexes
+    prompt, longer = Path((1, 2), (16, 32)), Path((1, 2, 3), (16, 32, 48))
+    plane.arrive(1, Request(0, 1, 32, prompt))
+    assert index.matches(longer) == [sent]
+    plane.stored(2, 0, [(0, 1, 0, 16), (1, 2, 16, 32), (2, 3, 32, 48)])
+    assert index.matches(longer) == [stored]
+    plane.removed(3, 0, [3, 2])
+    assert index.matches(longer) == [removed]
+    plane.swap(4, read_policies({"routing": {"name": "prefix-affinity", "block_tokens": 8}}))
+    (other,) = plane.control.indexes
+    assert other.matches(longer) == [2 if belief == "stored" else 4]  # the prompt in flight counts as sent
+    again = Plane(settings)
+    for now_ps, kind, payload in [entry for entry in tape if entry[1] != "decided"]:
+        getattr(again, kind)(now_ps, *payload)
+    assert again.control.indexes[0].matches(longer) == other.matches(longer)
+
+
+def test_without_the_key_a_gateway_believes_both():
+    assert PlaneSettings(1, {}).belief == EventSettings().belief == "both"
+    assert read(EventSettings, {"belief": "stored"}, "events").belief == "stored"
+    with pytest.raises(HeadwayError, match=r"events\.belief: expected 'routed' or 'both' or 'stored', got"):
+        read(EventSettings, {"belief": "told"}, "events")

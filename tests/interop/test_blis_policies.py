@@ -76,7 +76,7 @@ def test_an_empty_bundle_has_the_defaults_of_blis() -> None:
 
 def test_a_weighted_profile_keeps_its_weights_and_names_what_differs() -> None:
     result = import_policies(WEIGHTED, "x")
-    scorers = {"prefix-affinity": {"weight": 2, "lru_blocks": 10_000}, "queue-depth": 1, "kv-utilization": 1.5}
+    scorers = {"prefix-affinity": {"weight": 2, "lru_blocks": "auto"}, "queue-depth": 1, "kv-utilization": 1.5}
     assert result.document["policies"]["routing"] == {"name": "weighted", "scorers": scorers}
     for word in ("precise-prefix-cache becomes prefix-affinity", "counts only waiting ones", "chooses at random"):
         assert word in " ".join(result.notes)
@@ -84,7 +84,13 @@ def test_a_weighted_profile_keeps_its_weights_and_names_what_differs() -> None:
 
 def test_a_weighted_policy_without_scorers_has_those_of_blis() -> None:
     scorers = policies(routing={"policy": "weighted"})["routing"]["scorers"]
-    assert scorers == {"prefix-affinity": {"weight": 2, "lru_blocks": 10_000}, "queue-depth": 1, "kv-utilization": 1}
+    assert scorers == {"prefix-affinity": {"weight": 2, "lru_blocks": "auto"}, "queue-depth": 1, "kv-utilization": 1}
+
+
+def test_the_routers_own_index_keeps_the_size_that_blis_gives_it() -> None:
+    own = [{"name": "prefix-affinity", "weight": 1}]
+    scorers = policies(routing={"policy": "weighted", "scorers": own})["routing"]["scorers"]
+    assert scorers == {"prefix-affinity": {"weight": 1, "lru_blocks": 10_000}}
 
 
 @pytest.mark.parametrize("name", ["round-robin", "least-loaded", "always-busiest", "prefix-affinity"])

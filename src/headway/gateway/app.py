@@ -127,6 +127,7 @@ class App:
             most_failures=config.policy_failures,
             effective_load=config.signals.effective_load or SETS[config.defaults].effective_load,
             auto=SETS[config.defaults].auto,
+            belief=config.events.belief,
         )
         return Plane(settings, journals=self.journals)
 

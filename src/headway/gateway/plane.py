@@ -29,7 +29,7 @@ class Plane:
         self.settings, self.tape, self.block_tokens = settings, tape, settings.block_tokens
         self.places = Places(settings.places, settings.block_tokens, settings.alone, settings.effective_load)
         self.views = self.places.views
-        self.beliefs = Beliefs(settings.places, (), settings.ttl_ps, settings.speculative_ps)
+        self.beliefs = Beliefs(settings.places, (), settings.ttl_ps, settings.speculative_ps, settings.belief)
         self.versions = PolicyVersions(settings, self.places, self.beliefs, journals)
         self.on_sent: Callable[[int, Path], None] | None = None  # called with engine index and path of a sent prompt
 

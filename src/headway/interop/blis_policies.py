@@ -16,6 +16,7 @@ from headway.interop import Translation, plain
 from headway.interop.blis_import import import_workload
 from headway.interop.blis_scaling import AUTOSCALING, import_scaling
 from headway.policies.bundle import FORMAT
+from headway.policies.registry import AUTO
 from headway.scenario.scenario import Policies
 from headway.types import Json
 
@@ -40,7 +41,8 @@ SCORERS: Final = {  # scorer of BLIS -> Headway's scorer, and their difference (
     "precise-prefix-cache": (
         "prefix-affinity",
         "precise-prefix-cache becomes prefix-affinity: it scores the share of the prompt that the router believes "
-        "cached, not the instances' own caches. Set signals.kv_event_delay so that the router learns of evictions.",
+        "cached, not the instances' own caches. Set signals.belief to stored and signals.kv_event_delay to 0s, so that "
+        "the router knows these caches.",
     ),
     "no-hit-lru": ("no-hit-lru", ""),
     "queue-depth": ("queue-depth", "queue-depth also counts running requests; BLIS counts only waiting ones."),
@@ -49,7 +51,11 @@ SCORERS: Final = {  # scorer of BLIS -> Headway's scorer, and their difference (
     "active-requests": ("active-requests", ""),
     "lora-affinity": ("adapter-affinity", ""),
 }
-PARAMETERS: Final[dict[str, Json]] = {"prefix-affinity": {"lru_blocks": LRU_BLOCKS}, "adapter-affinity": {"free": 0}}
+PARAMETERS: Final[dict[str, Json]] = {  # scorer of BLIS -> parameters of Headway's scorer
+    "prefix-affinity": {"lru_blocks": LRU_BLOCKS},
+    "precise-prefix-cache": {"lru_blocks": AUTO},
+    "lora-affinity": {"free": 0},
+}
 
 
 # --- keys of a bundle -----------------------------------------------------------------------------------------------
@@ -232,7 +238,8 @@ def _route(routing: _Routing, where: str, notes: list[str]) -> Any:
         ours, differs = SCORERS[theirs]
         if differs:
             notes.append(differs)
-        scorers[ours] = {"weight": plain(weight), **PARAMETERS[ours]} if ours in PARAMETERS else plain(weight)
+        parameters = PARAMETERS.get(theirs)
+        scorers[ours] = {"weight": plain(weight), **parameters} if parameters else plain(weight)
     notes.append("BLIS chooses at random among equal scores; Headway chooses the instance with the lowest index.")
     return {"name": name, "scorers": scorers}
 

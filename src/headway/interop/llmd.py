@@ -285,7 +285,9 @@ class _Reader:
             producers = (entry for entry in self.plugins.values() if entry[0].type in plugins.PRODUCERS)
             plugin, where = next(producers, (_Plugin(plugins.PRODUCER), self.where))
         if plugin.type == plugins.PRECISE:
-            self.notes.append(f"{plugins.PRECISE} uses the engines' KV events; use `events` of a gateway's file.")
+            self.notes.append(
+                f"{plugins.PRECISE} uses the engines' KV events; set `belief: stored` of a gateway's `events`."
+            )
             return {"lru_blocks": AUTO}
         return plugins.prefix_index(plugins.Parameters(plugin.parameters, where), self.notes)
 

@@ -278,7 +278,7 @@ class PrefixIndex:
         if self.holds(instance, key):
             return True
         size = self._sizes[instance] + end - start
-        if size > self.capacities[instance]:
+        if self.bounded and size > self.capacities[instance]:
             return False
         self._holders.setdefault(key, {})[instance] = end
         pieces = self._pieces[instance]

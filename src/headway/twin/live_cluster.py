@@ -126,6 +126,7 @@ def check(scenario: Scenario) -> None:
         "routers: a twin supports only one router": scenario.routers.count > 1,
         "scaling: a twin does not support autoscaling": scenario.scaling is not None,
         "faults: a twin does not support faults": bool(scenario.faults),
+        "signals.belief: a twin does not support KV events": scenario.signals.belief != "routed",
         "cluster: a twin does not support prefill/decode disaggregation": scenario.cluster.disaggregated(),
     }
     for sentence, used in unsupported.items():

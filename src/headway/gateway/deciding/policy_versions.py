@@ -18,7 +18,7 @@ from headway.gateway.shadow.canary import CANARY, Choice
 from headway.gateway.signals.beliefs import SPECULATIVE_PS, TTL_PS, Beliefs
 from headway.policies.context import Context
 from headway.streams import stream
-from headway.types import Json, LoadRule, Request
+from headway.types import Belief, Json, LoadRule, Request
 from headway.views.instance import Estimator, InstanceView
 
 MOST_FAILURES: Final = 5
@@ -45,8 +45,9 @@ class PlaneSettings(Struct, frozen=True):
     ttl_ps: int = TTL_PS
     speculative_ps: int = SPECULATIVE_PS
     most_failures: int = MOST_FAILURES  # number of failed decisions after which the former policies take over
-    # Journals that do not have the next two values were written with these ones.
+    # Journals that do not have the next three values were written with these ones.
     effective_load: LoadRule = "snapshot"
+    belief: Belief = "both"
     auto: bool = False  # whether prefix indexes without a set capacity have the capacities of the engines
 
 
@@ -72,9 +73,7 @@ class PolicyVersions:
 
     def check(self, policies: Json) -> None:
         """Build and bind policies to test them, before anything changes. If they are invalid, raise HeadwayError."""
-        places = self.places
-        rng, auto = partial(_stream, self.settings.seed, 0), self.settings.auto
-        context = Context(places.views, rng, self.estimator, places.block_tokens, auto=auto)
+        context = self._new_context(partial(_stream, self.settings.seed, 0))
         built = build_policies(policies)
         try:
             live = Arm("", built, context)
@@ -90,13 +89,24 @@ class PolicyVersions:
         except Exception as error:
             raise HeadwayError(f"policies: binding to the engines failed: {one_line(error)}.") from error
 
+    def _new_context(self, rng: Callable[[str], Random], follows: Context | None = None) -> Context:
+        places, settings = self.places, self.settings
+        return Context(
+            places.views,
+            rng,
+            self.estimator,
+            places.block_tokens,
+            follows=follows,
+            auto=settings.auto,
+            belief=settings.belief,
+        )
+
     def _build(self, now_ps: int) -> None:
         places, policies = self.places, self.policies
         for view, role in zip(places.views, places.roles, strict=True):
             view.role = role
         rng = partial(_stream, self.settings.seed, self.version)
-        auto, follows = self.settings.auto, self._context
-        context = Context(places.views, rng, self.estimator, places.block_tokens, follows=follows, auto=auto)
+        context = self._new_context(rng, self._context)
         built = build_policies(policies)
         former = [] if self.former is None else [self.former]
         arms = Arms(context, built, former, lambda arm, error: self.on_failure(arm.name, error))

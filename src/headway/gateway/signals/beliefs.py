@@ -7,6 +7,9 @@ method depends only on its arguments and on earlier calls, so a journal of the c
               must report it. Reported blocks are believed cached until the instance reports their removal.
     partial   The instance publishes, but earlier events are unknown. A sent prompt is believed cached for `ttl`.
 
+This is so with the belief `both`. With `routed`, all events are ignored, so that every cache is guessed. With `stored`,
+sent prompts are not believed cached, so that only reported blocks are.
+
 An index stores each block after its parent and removes it before its parent, so that lookups are quick. Whenever a
 prompt is sent, the caller first records it in the indexes (`PrefixIndex.touch`, which makes its blocks the most
 recently used) and then calls `Beliefs.touch`. The send times in this module are therefore in the indexes' order of
@@ -26,7 +29,7 @@ from msgspec import Struct, field
 
 from headway.gateway.signals.kv_ledger import EXACT, GUESSED, PARTIAL
 from headway.policies.prefix_index import PrefixIndex
-from headway.types import PS_PER_SECOND, Path
+from headway.types import PS_PER_SECOND, Belief, Path
 
 TTL_PS: Final = 120 * PS_PER_SECOND
 # This time counts from dispatch, not from the first token, because an engine may compute and report blocks late.
@@ -83,9 +86,15 @@ class Publisher(Struct, eq=False):
 
 class Beliefs:
     def __init__(
-        self, instances: int, indexes: Sequence[PrefixIndex], ttl_ps: int = TTL_PS, speculative_ps: int = SPECULATIVE_PS
+        self,
+        instances: int,
+        indexes: Sequence[PrefixIndex],
+        ttl_ps: int = TTL_PS,
+        speculative_ps: int = SPECULATIVE_PS,
+        belief: Belief = "both",
     ) -> None:
         self.instances = instances
+        self.belief = belief
         self.ttl_ps, self.speculative_ps = ttl_ps, speculative_ps
         self.publishers: list[Publisher | None] = [None] * instances
         self.indexes: list[PrefixIndex] = []
@@ -116,6 +125,8 @@ class Beliefs:
     def touch(self, now_ps: int, instance: int, path: Path) -> None:
         """Record that a prompt was sent to an instance. The caller has already recorded the prompt in the indexes
         (`PrefixIndex.touch`)."""
+        if self.belief == "stored":
+            return
         publisher = self.publishers[instance]
         if publisher is not None:
             self._await(now_ps, instance, publisher, path)
@@ -226,7 +237,8 @@ class Beliefs:
     def cleared(self, now_ps: int, instance: int, trust: str = GUESSED) -> None:
         """Forget all blocks of an instance. `trust` says how well its cache is known from now on: guessed if the
         instance publishes no events, otherwise exact or partial."""
-        self.publishers[instance] = Publisher(trust) if trust in (EXACT, PARTIAL) else None
+        publishes = trust in (EXACT, PARTIAL) and self.belief != "routed"
+        self.publishers[instance] = Publisher(trust) if publishes else None
         for index, dates in zip(self.indexes, self._dates, strict=True):
             index.clear(instance)
             dates[instance] = Dates()

@@ -23,7 +23,7 @@ from headway.errors import HeadwayError, missing_extra
 from headway.gateway.signals.kv_batches import LONGEST, Counts
 from headway.gateway.signals.kv_ledger import Ledger, Run
 from headway.gateway.signals.kv_stream import Stream
-from headway.types import PS_PER_SECOND
+from headway.types import PS_PER_SECOND, Belief
 
 if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend, Fleet
@@ -50,6 +50,11 @@ class EventSettings(Struct, frozen=True):
     speculative_ps: Annotated[
         PositiveDuration, "the same, if the engine publishes all KV events but has not reported the prompt as stored"
     ] = 30 * PS_PER_SECOND
+    belief: Annotated[
+        Belief,
+        "the blocks that the gateway believes cached: `both`, of prompts that it sent and those that engines report; "
+        "`stored`, only those that engines report; `routed`, only those of sent prompts, without KV events",
+    ] = "both"
     max_blocks: Annotated[int, Meta(ge=1, le=10**8), "most reported blocks of an engine; more are ignored"] = 65_536
     replay_s: Annotated[PositiveSeconds, "how long the gateway waits for each batch of a replay"] = 2.0
 
