@@ -144,6 +144,14 @@ def test_a_bar_counts_calls_without_numbers(terminal: Terminal) -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers")
+def test_a_preparation_counts_in_its_own_unit(terminal: Terminal) -> None:
+    with redirect_stderr(terminal), Bar(None, "requests") as bar:
+        bar.stage("rows checked", 5000)
+        assert "5,000 rows checked" in terminal.getvalue()
+        bar.update(7)
+        assert "7 requests" in terminal.getvalue()
+
+
 def test_the_timer_of_the_callers_program_stays_in_force(terminal: Terminal) -> None:
     def ring(*_: object) -> None:
         raise AssertionError("the timer must not ring during the test")

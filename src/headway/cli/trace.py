@@ -66,7 +66,7 @@ def inspect(
             **asdict(drawn),
             columns=columns,
             skip_bad=table.skip_bad,
-            progress=bar.update,
+            progress=bar,
         )
     mapping = None if columns is None else write_columns(columns)
     example = snippet(figures, str(file), block_tokens, limit, mapping, table.skip_bad)

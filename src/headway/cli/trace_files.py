@@ -122,6 +122,7 @@ class Files:
             **asdict(drawn),
         )
         with Bar(None, "requests") as bar:
+            options = msgspec.structs.replace(options, stage=bar.stage)
             counts = rewrite(
                 source,
                 target,

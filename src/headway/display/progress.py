@@ -140,6 +140,7 @@ class Bar:
         self.unit = unit
         self.kept = kept
         self.finished = 0
+        self._stage = ""
         self.screen = screen()
         self._first_s, self._frame_s = self.screen.interval_s()
         self._begun_s = time.monotonic()
@@ -171,7 +172,15 @@ class Bar:
         self.update(finished, total)
 
     def update(self, finished: int, total: int | None = None) -> None:
-        self.finished, self.total = finished, total or self.total
+        self.finished, self.total, self._stage = finished, total or self.total, ""
+        self._report()
+
+    def stage(self, unit: str, finished: int) -> None:
+        """Report progress of a preparation, which counts something else, until the next call of `update`."""
+        self._stage = f"{finished:,} {unit}"
+        self._report()
+
+    def _report(self) -> None:
         if self._thread is None:
             self._draw()
 
@@ -186,6 +195,8 @@ class Bar:
             self._drawing.release()
 
     def _text(self) -> str:
+        if self._stage:
+            return self._stage
         if self.total is not None:
             return f"{self.finished:,}/{self.total:,} {self.unit}"
         return f"{self.finished:,} {self.unit}" if self.finished else self.unit

@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Any, ClassVar, Final
 
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 from headway.config.arguments import checked
 from headway.config.wording import shown, suggest
@@ -119,8 +120,9 @@ def inspect_trace(
             if value is not None and value < 1:
                 raise HeadwayError(f"{name}: must be at least 1, got {value}.")
     source = pathlib.Path(path)
-    reader = open_trace(source, format, _options(block_tokens, limit, seed, start, duration, columns, skip_bad))
+    options = _options(block_tokens, limit, seed, start, duration, columns, skip_bad)
     with watch(progress, lambda: Bar(None, "requests")) as report:
+        reader = open_trace(source, format, replace(options, stage=_stage(report)))
         reader.records = Count(report).over(reader.records)
         trace = Trace.load(reader)
         if not len(trace):
@@ -148,6 +150,7 @@ def convert_trace(
     """Rewrite a trace with `transforms` (as in a scenario: `[{"cap": {"max_turns": 8}}]`) in the format `to`, and
     return the number of requests and what was lost. By default, the target's name determines the format. `columns` and
     `skip_bad` are for a table of your own, as in `inspect_trace`."""
+    options = _options(block_tokens, limit, seed, start, duration, columns, skip_bad)
     with watch(progress, lambda: Bar(None, "requests")) as report:
         counts = rewrite(
             pathlib.Path(source),
@@ -155,7 +158,7 @@ def convert_trace(
             parse(transforms, "transforms"),
             read_format=format,
             format=to,
-            options=_options(block_tokens, limit, seed, start, duration, columns, skip_bad),
+            options=replace(options, stage=_stage(report)),
             progress=report,
         )
     return WrittenTrace({"in": str(source), "out": str(target), **to_builtins(counts)})
@@ -187,6 +190,10 @@ def write_workload(
     with watch(progress, lambda: Bar(requests, "requests")) as report:
         counts = write_trace(reader, pathlib.Path(target), source=loaded.name, format=to, progress=report)
     return WrittenTrace({"scenario": loaded.name, "out": str(target), **to_builtins(counts)})
+
+
+def _stage(report: Any) -> Callable[[str, int], None] | None:
+    return report.stage if isinstance(report, Bar) else None
 
 
 def _options(

@@ -11,7 +11,7 @@ import pytest
 
 from headway import HeadwayError, convert_trace, simulate
 from headway.workload.spec import WorkloadSpec
-from headway.workload.traces import open_trace, sorting
+from headway.workload.traces import open_trace, sorting, table_files
 from headway.workload.traces.columns import guess_columns, parse_columns, write_columns
 from headway.workload.traces.record import Options, Record
 
@@ -219,3 +219,11 @@ def test_names_with_control_characters_are_refused(name: str, tmp_path: Path) ->
     with pytest.raises(HeadwayError, match=r"tenant \(org\) has control characters") as told:
         read(table, f"{PLAIN},tenant=org")
     assert "\x1b" not in str(told.value)
+
+
+def test_progress_counts_the_rows_that_are_checked_and_sorted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_files, "BATCH", 2)
+    stages: list[tuple[str, int]] = []
+    file = write(tmp_path, "ts,in,out\n2,5,5\n0,5,5\n1,5,5\n")
+    assert len(read(file, stage=lambda unit, finished: stages.append((unit, finished)))) == 3
+    assert stages == [("rows checked", 2), ("rows checked", 3), ("rows sorted", 2), ("rows sorted", 3)]

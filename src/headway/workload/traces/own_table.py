@@ -132,6 +132,7 @@ class _Table:
         for fields in self._parsed(survey.reject):
             arrivals, prompts, prefixes = fields[0], fields[1], fields[prefix_at]
             survey.add(arrivals)
+            self._report("rows checked", survey.rows)
             if "prefix" in self.columns:
                 shortest = survey.shortest
                 for prefix, prompt in zip(prefixes, prompts, strict=True):
@@ -180,6 +181,12 @@ class _Table:
             end = number + len(arrivals)
             yield from zip([at_ps - start_ps for at_ps in arrivals], range(number, end), *others, strict=True)
             number = end
+            if not self.survey.ordered:
+                self._report("rows sorted", number)
+
+    def _report(self, unit: str, finished: int) -> None:
+        if self.options.stage is not None:
+            self.options.stage(unit, finished)
 
     def _records(self, rows: Iterable[Row], content: bool) -> Iterator[Record]:
         contents, ends = Contents(self.size), Ends()

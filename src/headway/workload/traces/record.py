@@ -96,6 +96,8 @@ class Options(Struct, frozen=True):
     seed: int = 0  # for servegen: random seed of the drawn requests
     columns: dict[str, Column] | None = None  # for a user's own table: the column of each field
     skip_bad: bool = False  # for a user's own table: whether to skip invalid rows
+    # for a user's own table: receives progress before the first record, such as ("rows checked", 5000)
+    stage: Callable[[str, int], None] | None = None
     ask: str = "format"  # for errors: what sets the format, an argument, an option or the path of a scenario's key
 
 
