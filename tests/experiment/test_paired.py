@@ -181,7 +181,7 @@ def test_the_baseline_is_the_plain_policy_else_the_first_else_whoever_is_named(f
 
 def test_one_seed_tells_what_it_told_before() -> None:
     result = headway.compare(SCENARIO, ["round-robin", "lmetric"], workers=1)
-    assert list(result.summary()) == ["scenario", "stage", "by", "policies", "best", "verdict"]
+    assert list(result.summary()) == ["scenario", "stage", "by", "policies", "best", "verdict", "other_signals"]
     assert dict(result.ranked) == {name: single(name, 0) for name in ("round-robin", "lmetric")}
     assert "seeds" not in result.verdict
 
