@@ -115,6 +115,18 @@ def test_every_key_of_a_section_is_described(name: str) -> None:
     assert not [key for key, form in keys.items() if not form.get("description") and key not in policies]
 
 
+@pytest.mark.parametrize("name", [name for name in TITLES if name != "trace"])
+def test_an_editor_shows_the_name_and_meaning_of_each_kind_and_of_its_parameters(name: str) -> None:
+    kinds = [kind for part in schema(name)["definitions"].values() for kind in part.get("anyOf", ())]
+    named = [kind for kind in kinds if any("const" in form for form in kind.get("properties", {}).values())]
+    titled = [kind for kind in named if "title" in kind]
+    assert len(titled) > 30
+    assert not [kind["title"] for kind in titled for form in kind["properties"].values() if "$ref" not in form
+                and not form.get("description") and "anyOf" not in form]  # fmt: skip
+    weighted = next(kind for kind in titled if kind["title"] == "weighted" and "picker" in kind["properties"])
+    assert weighted["properties"]["picker"]["description"].startswith("parameter of weighted. Picks the instance")
+
+
 @pytest.mark.parametrize(
     ("kind", "document", "place"),
     [

@@ -321,7 +321,7 @@ def test_a_format_that_cannot_be_told_is_asked_for(tmp_path: Path, first: str) -
     with pytest.raises(HeadwayError) as caught:
         inspect(tmp_path / "t.x")
     start = "t.x: cannot detect the format of this file. Set "
-    assert str(caught.value).startswith(start + "--format to one of headway, mooncake, azure, ")
+    assert str(caught.value).startswith(start + "format to one of headway, mooncake, azure, ")
     assert error_of({"trace": {"path": "t.x"}}, tmp_path).startswith(
         start + "workload.trace.format to one of headway, "
     )

@@ -147,12 +147,14 @@ class Variants(Struct, frozen=True, eq=False):
 
     def schema(self, definitions: Definitions) -> Json:
         kinds = self.kinds()
+        meaning = f"one of {', '.join(kinds)}"
         variants: list[Json] = [{"enum": list(kinds)}] if self.bare else []
         for place, (name, kind) in enumerate(kinds.items()):
             keys = inline(kind, definitions)
-            properties = {self.tag: {"const": name}, **keys["properties"]}
+            properties = {self.tag: {"const": name, "description": meaning}, **keys["properties"]}
             required = keys.get("required", [])
-            variants.append(strict(properties, required if self.optional and not place else [self.tag, *required]))
+            needed = required if self.optional and not place else [self.tag, *required]
+            variants.append({"title": name, **strict(properties, needed)})  # an editor shows the title of a variant
         return any_of(*variants)
 
 

@@ -40,6 +40,7 @@ FORMAT: Final = 1
 STAGES: Final = ("admission", "priority", "routing", "scheduler", "scaling")
 # Type of a policy -> keys, of which the policy must have exactly one.
 TYPES: Final = {"parameters": ("template",), "tree": ("tree",), "code": ("source", "path")}
+PARAMETERS: Final = {"const": "parameters", "description": "a template of Headway with these parameters"}
 WRITTEN: Final = ("code", "tree")  # types of policies whose source code is in the bundle
 
 
@@ -62,10 +63,13 @@ class BundlePolicyForm(Struct, frozen=True, eq=False):
                 schema = parameters_schema(entry, definitions, type={"const": entry.name})
                 typed.append(schema | {"anyOf": [{"required": [key]} for key in TYPES[entry.name]]})
             elif not entry.blank:
-                keys = {"type": {"const": "parameters"}, "template": {"const": entry.name}}
+                template = {"const": entry.name, "description": entry.summary}
+                keys = {"type": PARAMETERS, "template": template}
                 parameters = {"parameters": any_of(parameters_schema(entry, definitions), {"type": "null"})}
-                typed.append({"description": entry.summary, **strict(keys | parameters, list(keys))})
-        other = strict({"type": {"const": "parameters"}, "template": other_names(self.stage), "parameters": {}})
+                typed.append(
+                    {"title": entry.name, "description": entry.summary, **strict(keys | parameters, list(keys))}
+                )
+        other = strict({"type": PARAMETERS, "template": other_names(self.stage), "parameters": {}})
         return any_of(
             schema_of(policy_form(self.stage), definitions), *typed, other | {"required": ["type", "template"]}
         )

@@ -67,15 +67,18 @@ def unknown_parameters(stage: str) -> Json:
 def described(entry: Entry, definitions: Definitions, **more: Json) -> Json:
     """Return the schema of a mapping that describes a policy: its name, the keys in `more`, which are required too, and
     its parameters."""
+    name = {"const": entry.name, "description": entry.summary}
     return {
+        "title": entry.name,
         "description": entry.summary,
-        **parameters_schema(entry, definitions, name={"const": entry.name}, **more),
+        **parameters_schema(entry, definitions, name=name, **more),
     }
 
 
 def parameters_schema(entry: Entry, definitions: Definitions, **required: Json) -> Json:
     """Return the schema of a mapping that has the keys in `required` and may have the parameters of a policy."""
-    parameters = {each.name: parameter_schema(each, definitions) for each in entry.parameters}
+    meaning = {"description": f"parameter of {entry.name}. {entry.summary}"}
+    parameters = {each.name: meaning | parameter_schema(each, definitions) for each in entry.parameters}
     schema = strict({**required, **parameters}, list(required))
     dashed = [name.replace("_", "-") for name in parameters if "_" in name]
     return schema | ({"patternProperties": {f"^({'|'.join(dashed)})$": {}}} if dashed else {})
