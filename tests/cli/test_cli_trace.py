@@ -262,6 +262,14 @@ def test_bad_rows_of_a_table_are_skipped_if_asked(headway: Run, tmp_path: Path) 
     assert headway("run", "s.yaml", cwd=tmp_path).returncode == 0
 
 
+def test_the_controls_replay_a_table_by_its_columns(headway: Run, tmp_path: Path) -> None:
+    (tmp_path / "my.csv").write_text(TABLE)
+    (tmp_path / "s.yaml").write_text(f'workload: {{trace: {{path: my.csv, columns: "{MAP}"}}}}\n')
+    done = headway("controls", "s.yaml", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "capped" in [each["name"] for each in json.loads(done.stdout)["controls"]]
+
+
 def test_a_slow_trace_has_a_rate_above_zero(headway: Run, tmp_path: Path) -> None:
     rows = "".join(f"{300 * at},9,1\n" for at in range(24))
     (tmp_path / "my.csv").write_text(f"ts,in,out\n{rows}")

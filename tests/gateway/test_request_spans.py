@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 
 pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
-pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra `otel` is not installed")
+pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra `gateway` is not installed")
 
 from asking import chat, component, count_ended
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter

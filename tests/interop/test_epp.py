@@ -13,8 +13,8 @@ import pytest
 
 from conftest import COMMAND, ROOT, Run
 
-pytest.importorskip("grpc", reason="the extra `epp` is not installed")
-pytest.importorskip("httptools", reason="the extra `epp` is not installed")
+pytest.importorskip("grpc", reason="the extra `gateway` is not installed")
+pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 
 import grpc
 from inference_gateway import EVENT, USAGE, Call, Epp, chat, mutated, target

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("google.protobuf", reason="the extra `epp` is not installed")
+pytest.importorskip("google.protobuf", reason="the extra `gateway` is not installed")
 
 from headway.interop.ext_proc import ProcessingRequest, ProcessingResponse
 

@@ -66,7 +66,7 @@ def test_a_profile_is_found_again_from_its_own_steps(tmp_path: Path) -> None:
 
 def test_without_scipy_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.linalg", None)
-    with pytest.raises(HeadwayError, match=r"scipy is not installed\. Run: pip install 'headway\[calibrate\]'"):
+    with pytest.raises(HeadwayError, match=r"scipy is not installed\. Run: pip install 'headway\[data\]'"):
         calibrate(written(tmp_path / "steps.csv", made()), H200)
 
 

@@ -41,7 +41,7 @@ def epp(
 
     The server speaks Envoy's external processing protocol at the file's `listen` address.
     """
-    with needs("epp", "epp"):
+    with needs("gateway", "epp"):
         from headway.interop.endpoint_picker import serve
     log_to_stderr()
     serve(

@@ -1,6 +1,5 @@
 """The five B3 controls on one scenario: LMetric, and four runs whose difference from LMetric shows one effect each."""
 
-import pathlib
 from collections.abc import Iterable
 from typing import Any, ClassVar, Final
 
@@ -17,8 +16,8 @@ from headway.experiment.runner import Progress, runner_of
 from headway.results.ranking import value
 from headway.scenario.scenario import DEFAULT, Scenario, Source
 from headway.types import Json
-from headway.workload.traces import open_trace
-from headway.workload.traces.record import Options
+from headway.workload import trace_spec
+from headway.workload.replay import open_replayed
 
 BASE: Final = "lmetric"
 CAPPED: Final = "capped"
@@ -182,8 +181,7 @@ def _uncappable(workload: Json) -> str | None:
     trace = workload.get("trace")
     if trace is None:
         return f"{CAPPED} did not run: it needs a trace with sessions (workload.trace), and this workload is generated."
-    options = Options(block_tokens=trace.get("block_tokens"), limit=trace.get("limit"))
-    info = open_trace(pathlib.Path(trace["path"]), trace.get("format"), options, "workload.trace.format").info
+    info = open_replayed(replace(trace_spec.parse(trace), transforms=None), seed=0).info
     if info.sessions or info.block_tokens is not None:
         return None
     return f"{CAPPED} did not run: this {info.format} trace has neither sessions nor blocks to derive them from."

@@ -96,7 +96,7 @@ def _environment() -> Any:
         import jinja2.ext
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError:
-        raise missing_extra("tokens.chat_template", "jinja2", "tokens") from None
+        raise missing_extra("tokens.chat_template", "jinja2", "gateway") from None
 
     class Generation(jinja2.ext.Extension):
         """The Jinja tag `generation`. For training, templates mark the model's output with this tag. Here, the tag only

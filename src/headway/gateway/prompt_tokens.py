@@ -91,7 +91,7 @@ def digest_of(name: str) -> Digest:
     try:
         from blake3 import blake3
     except ImportError:
-        raise missing_extra("tokens.hash", "blake3", "tokens") from None
+        raise missing_extra("tokens.hash", "blake3", "gateway") from None
 
     def digest(data: bytes | memoryview, seed: int) -> int:
         hasher = blake3(seed.to_bytes(8, "little"))
@@ -256,7 +256,7 @@ def _load(file: File, where: str) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError:
-        raise missing_extra(where, "tokenizers", "tokens") from None
+        raise missing_extra(where, "tokenizers", "gateway") from None
     if not file.is_file():
         raise HeadwayError(f"{where}: {file} does not exist. Name a model's folder or its tokenizer.json.")
     try:

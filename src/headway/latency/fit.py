@@ -149,4 +149,4 @@ def load_library(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        raise missing_extra("calibrate", "scipy", "calibrate") from None
+        raise missing_extra("calibrate", "scipy", "data") from None

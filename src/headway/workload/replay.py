@@ -52,7 +52,7 @@ def traffic(
     timeout_ps: int | None = None,
 ) -> Traffic:
     """Return the traffic of a trace. `declared` draws the max_tokens that clients send, in the order of the trace."""
-    reader = _open(spec, seed)
+    reader = open_replayed(spec, seed)
     clock = Clock(spec.speed, stop_ps)
     maker = Maker(model, declared)
     if _streams(spec, reader.info) and not retry.max:
@@ -63,7 +63,8 @@ def traffic(
     return Replay(spec, trace, seed, clock, maker).traffic(retry, timeout_ps)
 
 
-def _open(spec: TraceSpec, seed: int) -> Reader:
+def open_replayed(spec: TraceSpec, seed: int) -> Reader:
+    """Open the trace of a scenario, with its transforms."""
     path = pathlib.Path(spec.path)
     check_ordinary(path)
     try:

@@ -60,7 +60,7 @@ class Tracing:
             from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
             from opentelemetry.sdk.trace.sampling import ALWAYS_ON
         except ImportError:
-            raise missing_extra("otel", "opentelemetry", "otel") from None
+            raise missing_extra("otel", "opentelemetry", "gateway") from None
         self.plane, self.decisions, self.settings, self.api = plane, decisions, settings, trace
         self.random = Random()
         self.ids = _ids()
