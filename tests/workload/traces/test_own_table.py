@@ -221,9 +221,9 @@ def test_names_with_control_characters_are_refused(name: str, tmp_path: Path) ->
     assert "\x1b" not in str(told.value)
 
 
-def test_progress_counts_the_rows_that_are_checked_and_sorted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_counts_the_rows_that_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_files, "BATCH", 2)
     stages: list[tuple[str, int]] = []
-    file = write(tmp_path, "ts,in,out\n2,5,5\n0,5,5\n1,5,5\n")
+    file = write(tmp_path, "ts,in,out\n1,5,5\n2,5,5\n0,5,5\n")
     assert len(read(file, stage=lambda unit, finished: stages.append((unit, finished)))) == 3
-    assert stages == [("rows checked", 2), ("rows checked", 3), ("rows sorted", 2), ("rows sorted", 3)]
+    assert stages == [("rows checked", 2), ("rows checked", 3)] * 2  # the third row is not in order

@@ -1,8 +1,8 @@
 """A user's own table of requests: CSV, TSV, JSONL or Parquet, with a mapping from fields of a request to columns.
 
-The file is read twice. The first pass checks every row, finds the first arrival, and tests whether the rows are in
-order. The second pass yields the records. If the rows are not in order, they are sorted with a temporary file, so that
-memory stays bounded.
+If the rows are in order of arrival, the file is read twice. The first pass checks every row and finds the first
+arrival. The second pass yields the records. As soon as the first pass meets a row that is not in order, it begins again
+and sorts the rows that it checks with a temporary file, so that memory stays bounded and no second pass is necessary.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headway.workload.traces.cells import EPOCHS, EXCEL, EXCEL_1970, EXCEL_2100,
 from headway.workload.traces.columns import NAME, Columns, how_to_map, how_to_set, write_columns
 from headway.workload.traces.limits import LAST_PS, MAX_LENGTH, too_late
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
-from headway.workload.traces.sorting import sort_rows
+from headway.workload.traces.sorting import Sorter
 from headway.workload.traces.source import head
 from headway.workload.traces.table_contents import Contents, Ends
 from headway.workload.traces.table_files import file_batches, has_decimal_commas, is_json, read_names
@@ -86,7 +86,11 @@ class _Table:
         self.survey = Survey()
 
     def reader(self) -> Reader:
-        survey = self._survey()
+        survey, sorter = self._survey(None), None
+        if not survey.ordered:
+            sorter = Sorter()
+            survey = self._survey(sorter)
+        self._check_times()
         if not survey.rows:
             raise HeadwayError(f"{self.path.name}: the table has a header, but no rows.")
         if survey.bad and (not self.options.skip_bad or survey.bad == survey.rows):
@@ -105,8 +109,7 @@ class _Table:
             think_times="duration" in self.columns or "session" not in self.columns,
             extra={"columns": write_columns(self.columns), **self._notes()},
         )
-        rows = self._rows()
-        return Reader(info, self._records(rows if survey.ordered else sort_rows(rows), content))
+        return Reader(info, self._records(self._rows() if sorter is None else sorter.sorted(), content))
 
     def _notes(self) -> dict[str, Any]:
         survey = self.survey
@@ -124,22 +127,27 @@ class _Table:
                 notes.append(f"requests of a session arrive at their recorded times, because {why}")
         return {"notes": notes} if notes else {}
 
-    def _survey(self) -> Survey:
-        """Check every row. Find the first arrival, the shortest prompt of each prefix, and whether rows are in
-        order."""
+    def _survey(self, sorter: Sorter | None) -> Survey:
+        """Check every row and add it to the sorter. Find the first arrival and the shortest prompt of each prefix.
+        Without a sorter, stop at the first row that is not in order."""
         survey = self.survey = Survey(examples=[], shortest={})
         prefix_at = FIELDS.index("prefix")
+        valid = 0
         for fields in self._parsed(survey.reject):
             arrivals, prompts, prefixes = fields[0], fields[1], fields[prefix_at]
             survey.add(arrivals)
             self._report("rows checked", survey.rows)
+            if sorter is not None:
+                sorter.extend(_numbered(fields, valid))
+                valid += len(arrivals)
+            elif not survey.ordered:
+                return survey
             if "prefix" in self.columns:
                 shortest = survey.shortest
                 for prefix, prompt in zip(prefixes, prompts, strict=True):
                     if prefix is not None and prompt < shortest.get(prefix, MAX_LENGTH + 1):
                         shortest[prefix] = prompt
                 self._check_prefixes(len(shortest))
-        self._check_times()
         return survey
 
     def _check_prefixes(self, count: int) -> None:
@@ -175,14 +183,9 @@ class _Table:
             yield self.parser.parse(batch, reject)
 
     def _rows(self) -> Iterator[Row]:
-        """Yield the valid rows. Their arrivals count from the first arrival."""
-        start_ps, number = self.survey.first_ps or 0, 0
-        for arrivals, *others in self._parsed(lambda place, problem: None):
-            end = number + len(arrivals)
-            yield from zip([at_ps - start_ps for at_ps in arrivals], range(number, end), *others, strict=True)
-            number = end
-            if not self.survey.ordered:
-                self._report("rows sorted", number)
+        """Yield the valid rows of a table that is in order."""
+        for fields in self._parsed(lambda place, problem: None):
+            yield from _numbered(fields, 0)
 
     def _report(self, unit: str, finished: int) -> None:
         if self.options.stage is not None:
@@ -191,10 +194,12 @@ class _Table:
     def _records(self, rows: Iterable[Row], content: bool) -> Iterator[Record]:
         contents, ends = Contents(self.size), Ends()
         shortest = {} if "prefix_tokens" in self.columns else self.survey.shortest
+        start_ps = self.survey.first_ps or 0
         for row in rows:
             # in the order of FIELDS, after the arrival and the position
             at_ps, _, prompt, output, session, tenant, slo_class, model, prefix, id = row[:10]
             turn, shared, max_tokens, duration_ps = row[10:]
+            at_ps -= start_ps
             blocks = delay_ps = None
             if content:
                 shared = shortest.get(prefix or "", 0) if shared is None else shared
@@ -216,6 +221,12 @@ class _Table:
                 max_tokens=max_tokens,
                 extra={} if duration_ps is None else {"duration_ps": duration_ps},
             )
+
+
+def _numbered(fields: Fields, number: int) -> Iterator[Row]:
+    """Yield rows with their positions, which count from `number`."""
+    arrivals, *others = fields
+    return zip(arrivals, range(number, number + len(arrivals)), *others, strict=True)
 
 
 FORMAT: Final = Format(

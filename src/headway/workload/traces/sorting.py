@@ -3,7 +3,7 @@
 import heapq
 import pickle
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from operator import itemgetter
 from typing import IO, Any, Final
@@ -14,32 +14,55 @@ BLOCK: Final = 256  # number of rows of each sorted part that are in memory whil
 Part = tuple[int, int]  # where a sorted part begins and ends in the temporary file
 
 
-def sort_rows(rows: Iterator[Any]) -> Iterator[Any]:
-    """Yield rows in order of their first two values: the arrival, and the position in the file, which is unique."""
-    part = _next_part(rows)
-    if len(part) < ROWS:
-        yield from part
-        return
-    with tempfile.TemporaryFile(prefix="headway-") as file:
-        parts: list[Part] = []
-        while part:
-            parts.append(_save(part, file))
-            part = _next_part(rows)
-        yield from heapq.merge(*(_load(part, file) for part in parts))
+class Sorter:
+    """Sorts rows by their first two values: the arrival, and the position in the file, which is unique."""
+
+    def __init__(self) -> None:
+        self._rows: list[Any] = []  # rows that are not in the file yet
+        self._parts: list[Part] = []
+        self._file: IO[bytes] | None = None
+
+    def extend(self, rows: Iterable[Any]) -> None:
+        """Add rows."""
+        source = iter(rows)
+        while more := list(islice(source, ROWS - len(self._rows))):
+            self._rows += more
+            if len(self._rows) == ROWS:
+                self._save()
+
+    def _save(self) -> None:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="headway-")  # noqa: SIM115, until the rows are read
+        rows = self._in_order()
+        start = self._file.tell()
+        for first in range(0, len(rows), BLOCK):
+            pickle.dump(rows[first : first + BLOCK], self._file, pickle.HIGHEST_PROTOCOL)
+        self._parts.append((start, self._file.tell()))
+        self._rows = []
+
+    def _in_order(self) -> list[Any]:
+        self._rows.sort(key=itemgetter(1))  # usually in order already; two sorts by a number cost less than one by both
+        self._rows.sort(key=itemgetter(0))
+        return self._rows
+
+    def sorted(self) -> Iterator[Any]:
+        """Yield all rows in order."""
+        if self._file is None:
+            yield from self._in_order()
+            return
+        self._save()
+        yield from heapq.merge(*(_load(part, self._file) for part in self._parts))
+
+    def __del__(self) -> None:
+        if self._file is not None:
+            self._file.close()  # which also deletes it
 
 
-def _next_part(rows: Iterator[Any]) -> list[Any]:
-    part = list(islice(rows, ROWS))
-    part.sort(key=itemgetter(1))  # usually in order already; two sorts by a number cost less than one sort by both
-    part.sort(key=itemgetter(0))
-    return part
-
-
-def _save(rows: list[Any], file: IO[bytes]) -> Part:
-    start = file.tell()
-    for first in range(0, len(rows), BLOCK):
-        pickle.dump(rows[first : first + BLOCK], file, pickle.HIGHEST_PROTOCOL)
-    return start, file.tell()
+def sort_rows(rows: Iterable[Any]) -> Iterator[Any]:
+    """Yield rows in the order of a `Sorter`."""
+    sorter = Sorter()
+    sorter.extend(rows)
+    yield from sorter.sorted()
 
 
 def _load(part: Part, file: IO[bytes]) -> Iterator[Any]:
