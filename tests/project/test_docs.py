@@ -17,7 +17,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import pytest
 import yaml
@@ -48,7 +48,7 @@ from headway.results.store import TRACES
 from headway.results.table import COLUMNS
 from headway.scenario.overrides import policy_file
 from headway.scenario.scenario import Scenario
-from headway.types import OUTCOMES
+from headway.types import OUTCOMES, Belief
 from headway.views.cluster import KEPT
 from headway.workload.traces import FORMATS
 
@@ -279,6 +279,7 @@ def _wrapped(code: str) -> str:
 def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """Every name there is, and every dotted path: `Class.attribute`, `module.name`, keys of summary and scenario."""
     words = FOREIGN | set(COLUMNS) | set(KEPT) | set(OUTCOMES) | set(FORMATS) | set(MODELS) | set(STEPS)
+    words |= set(get_args(Belief))
     words |= {"shape", "mode", "composition", "arrival_time", "given"} | {
         name for pair in RECORDED.items() for name in (pair[0], *pair[1])
     }
