@@ -12,6 +12,7 @@ import headway
 from headway import HeadwayError, Scenario
 from headway.config.dated_defaults import CURRENT, FIRST, SETS, Dated
 from headway.experiment.run import prepare
+from headway.report.terminal import describe_scenario
 from headway.scenario.scenario import DEFAULT, SignalSpec
 from headway.types import PS_PER_SECOND
 
@@ -122,3 +123,12 @@ def test_with_kv_events_the_set_says_which_events_the_router_hears() -> None:
         assert Scenario.load(heard.resolved()).signals == heard.signals
         chosen = Scenario.load(scenario(defaults=date, signals={"kv_event_delay": "50ms", "belief": "routed"}))
         assert Scenario.load(chosen.resolved()).signals.belief == "routed"
+
+
+def test_labels_do_not_show_a_belief_of_the_default_size() -> None:
+    for date in SETS:
+        for size, shown in ((None, False), (31250, False), ("auto", date == "2026-11"), (500, True)):
+            part = {"name": "prefix-affinity", "weight": 1} | ({} if size is None else {"lru_blocks": size})
+            routing = {"name": "weighted", "scorers": [part]}
+            resolved = Scenario.load(scenario(defaults=date, policies={"routing": routing})).resolved()
+            assert ("lru_blocks" in describe_scenario({"defaults": date, **resolved})[1]) == shown

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 from msgspec import Struct
 
+from headway.config.dated_defaults import SETS
 from headway.display.displayed import Displayed, Types, columns_of
 from headway.evolve.cache import Cache
 from headway.evolve.evaluate import evaluate_many
@@ -21,17 +22,20 @@ from headway.evolve.texts import readable
 from headway.experiment.contenders import ALL, contenders, stage_label
 from headway.experiment.runner import Runner
 from headway.policies.bundle import Bundle
+from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS
+from headway.policies.registry import AUTO
 from headway.scenario.scenario import Scenario
 from headway.types import Json
 
 TOGETHER: Final = 4  # maximum number of policies that are evaluated and kept in memory at the same time
-ALWAYS: Final = (  # policies that every comparison includes
+AS_RULES: Final = {"block_tokens": BLOCK_TOKENS, "lru_blocks": int(LRU_BLOCKS)}  # the prefix index of rules
+ALWAYS: Final[tuple[Any, ...]] = (  # policies that every comparison includes
     {"name": "weighted", "scorers": {"prefix-affinity": 1, "load-balance": 1}},
     "lmetric",
     # Rules in the policy language use a prefix index with blocks of 16 tokens. LMetric's default is 512 tokens.
     # Comparing with LMetric at 16 tokens shows how much of a rule's gain comes from its smaller blocks.
-    {"name": "lmetric", "block_tokens": 16, "lru_blocks": 31_250},
-    {"name": "lmetric-plus-one", "block_tokens": 16, "lru_blocks": 31_250},
+    {"name": "lmetric", **AS_RULES},
+    {"name": "lmetric-plus-one", **AS_RULES},
 )
 
 
@@ -196,6 +200,8 @@ def rivals(suite: Suite, stage: str, builtins: Sequence[str] | None = None) -> l
     scenario = Scenario.load(suite.cases(HELD_OUT)[0].document())
     rows = [("baseline", stage_label(stage, baseline[stage]), Bundle("baseline", baseline))]
     for spec in ALWAYS:
+        if isinstance(spec, dict) and "lru_blocks" in spec and SETS[scenario.defaults].auto:
+            spec = {**spec, "lru_blocks": AUTO}
         label = stage_label("routing", spec)
         rows.append(("built-in", label, Bundle(label, {**baseline, "routing": spec})))
     for rival in contenders(scenario, ALL if builtins is None else builtins, stage):

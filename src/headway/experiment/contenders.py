@@ -170,15 +170,23 @@ def _short(name: str) -> str:
     return f"{PurePath(file).name}:{attribute}"
 
 
-def stage_label(stage: str, spec: str | Json) -> str:
-    """Return the label of a resolved policy: its name, its scorers, and parameters that differ from the defaults."""
-    name, parameters = registry.split(spec, f"policies.{stage}")
+def stage_label(stage: str, spec: str | Json, auto: bool = False) -> str:
+    """Return the label of a resolved policy: its name, its scorers, and parameters that differ from the defaults.
+    `auto` says whether `auto` is the default of `lru_blocks`."""
+    name, parameters = registry.split(_drop_auto(spec) if auto else spec, f"policies.{stage}")
     try:
         changed = _diff_from_defaults(registry.find(stage, name, WHERE), parameters)
     except HeadwayError:  # a policy of the caller's program
         return label(name, parameters)
     scorers = {"scorers": parameters["scorers"]} if "scorers" in parameters else {}
     return label(name, {**changed, **scorers})
+
+
+def _drop_auto(value: Any) -> Any:
+    """Return a policy without every `lru_blocks: auto` in it and in its parts."""
+    if isinstance(value, dict):
+        return {key: _drop_auto(inner) for key, inner in value.items() if (key, inner) != ("lru_blocks", registry.AUTO)}
+    return [_drop_auto(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _brief(key: str, value: Any) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from headway.config.dated_defaults import CURRENT, SETS
 from headway.display.displayed import flat
 from headway.errors import HeadwayError
 from headway.experiment.contenders import place_of, stage_label
@@ -142,7 +143,10 @@ def labels(cases: Sequence[Case], stage: str) -> list[str]:
     """Return a distinct label for each run: its policy, and other keys in which the scenarios differ. If labels are
     still equal, add the names of the folders."""
     scenarios = [case.scenario for case in cases]
-    policies = [stage_label(stage, policy_of(scenario, stage)) for scenario in scenarios]
+    policies = [
+        stage_label(stage, policy_of(scenario, stage), SETS[scenario.get("defaults", CURRENT)].auto)
+        for scenario in scenarios
+    ]
     keys = differing(scenarios, (f"policies.{stage}", "name"))[:SHOWN]
     if keys:
         tables = [flat(scenario) for scenario in scenarios]

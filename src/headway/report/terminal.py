@@ -10,6 +10,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from headway.config.dated_defaults import CURRENT, SETS
 from headway.experiment.contenders import stage_label
 from headway.policies.registry import DEFAULT_POLICIES
 from headway.report.number_format import number, span
@@ -149,7 +150,7 @@ def describe_scenario(scenario: Mapping[str, Any], but: str = "") -> tuple[str, 
     size = f"{'; '.join(map(_pool, pools))} ({span(low, high)} GPU{'s' if high > 1 else ''})"
     how = f"step times: {', '.join(dict.fromkeys(pool['latency']['model'] for pool in pools))}"
     for stage, spec in scenario["policies"].items():
-        label = stage_label(stage, spec)
+        label = stage_label(stage, spec, SETS[scenario.get("defaults", CURRENT)].auto)
         if stage != but and (stage == "routing" or label != DEFAULT_POLICIES[stage]):
             how += f"; {stage}: {label}"
     if "routers" in scenario:
