@@ -7,6 +7,7 @@ and carries out the changes that the autoscaler returns.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
@@ -100,7 +101,7 @@ class Autoscaler:
         self.met = met
         self.places = {view.index: pool for pool in self.pools for view in pool.views}
         self.stays: dict[int, Stay] = {}  # request id -> stay
-        self.moving: dict[int, int] = {}  # id of a redirected request -> time of its first token
+        self.moving: OrderedDict[int, int] = OrderedDict()  # id of a redirected request -> time of its first token
         self.start_ps = self.checked_ps = 0
         self.next_ps = NEVER
         self.lock: ViewLock | None = ViewLock([view for pool in self.pools for view in pool.views], pools=self.pools)
@@ -172,7 +173,7 @@ class Autoscaler:
             if stay.first_ps != NOTHING:
                 self.moving[request.id] = stay.first_ps
                 if len(self.moving) > MOST_MOVING:  # forget the oldest: some requests may never be sent again
-                    del self.moving[next(iter(self.moving))]
+                    self.moving.popitem(last=False)
             return
         stay.pool.output.add(now, event.output_tokens)
         met = self.met(request, stay.first_ps, now, event.outcome, event.output_tokens)

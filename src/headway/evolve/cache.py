@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import OrderedDict
 from pathlib import Path
 from threading import Lock, get_ident
 from typing import Final
@@ -67,7 +68,7 @@ class Cache:
     def __init__(self, folder: str | Path | None = None) -> None:
         self.folder = None if folder is None else Path(folder)
         self.hits = self.misses = 0
-        self._records: dict[Key, Record] = {}
+        self._records: OrderedDict[Key, Record] = OrderedDict()
         self._lock = Lock()
         if self.folder is not None:
             try:
@@ -102,7 +103,7 @@ class Cache:
             self._records.pop(key, None)
             self._records[key] = record
             while len(self._records) > MOST:
-                del self._records[next(iter(self._records))]
+                self._records.popitem(last=False)
 
     def _read(self, key: Key) -> Record | None:
         """Return the record in the folder. If there is no record, or another version of Headway wrote the record,

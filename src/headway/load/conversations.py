@@ -6,6 +6,7 @@ Therefore a prompt has the planned length even if an answer was shorter than pla
 messages made the last prompt longer.
 """
 
+from collections import OrderedDict
 from typing import Final
 
 from msgspec import Struct
@@ -30,7 +31,7 @@ class Talk(Struct, frozen=True):
 
 class Conversations:
     def __init__(self) -> None:
-        self._talks: dict[int, Talk] = {}  # conversations by the key of their last answer
+        self._talks: OrderedDict[int, Talk] = OrderedDict()  # conversations by the key of their last answer
         self._size = 0
         self._questions: dict[int, tuple[str, ...]] = {}  # all messages of each request in flight, by request id
 

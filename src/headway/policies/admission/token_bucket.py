@@ -1,5 +1,6 @@
 """The token bucket: a steady rate with bursts. It computes with exact integers, so that it does not drift."""
 
+from collections import OrderedDict
 from fractions import Fraction
 from typing import Annotated, Literal
 
@@ -49,7 +50,7 @@ class TokenBucket:
         self.full = self.burst * self.unit
         self.longest_ps = int(Fraction(str(self.max_wait_s)) * PS_PER_SECOND)
         self.buckets: dict[str, Bucket] = {}
-        self.paid: dict[int, int] = {}  # id of a request that has paid -> time at which it may enter
+        self.paid: OrderedDict[int, int] = OrderedDict()  # id of a request that has paid -> time at which it may enter
         allowance = "the tenant's allowance" if self.per == "tenant" else "the allowance"
         self.spent = Reject(f"429: {allowance} of {self.by} is spent")
         self.too_large = Reject(f"429: the request costs more {self.by} than {allowance} can hold")
@@ -81,7 +82,7 @@ class TokenBucket:
         bucket.left = left - cost
         self.paid[request.id] = now + wait_ps
         if len(self.paid) > MAX_PAID:
-            del self.paid[next(iter(self.paid))]
+            self.paid.popitem(last=False)
         return now + wait_ps
 
     def observe(self, event: Event) -> None:
