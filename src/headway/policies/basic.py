@@ -20,6 +20,9 @@ class RoundRobin:
     """Sends requests to the instances in turn.
 
     The n-th request goes to candidate n mod N, regardless of its size and of the load. Each model has its own count.
+
+    Limits: a slow instance gets as many requests as the others, so its queue grows without end. On real traces near
+    their limit, an instance that gets several long answers in turn falls behind. Use `least-loaded`.
     """
 
     def bind(self, context: Context) -> None:
@@ -34,7 +37,11 @@ class RoundRobin:
 
 @policy("routing", "random", reported=(), kind="extra")
 class Random:
-    """Sends each request to an instance drawn uniformly at random, by one draw from the seeded routing stream."""
+    """Sends each request to an instance drawn uniformly at random, by one draw from the seeded routing stream.
+
+    Limits: a slow instance gets as many requests as the others, so its queue grows without end. On real traces near
+    their limit, an instance that gets several long prompts by chance falls behind. Use `power-of-two`.
+    """
 
     def bind(self, context: Context) -> None:
         self.draw = context.rng("routing").random
@@ -60,6 +67,9 @@ class AlwaysBusiest:
     """Sends each request to the instance with the most requests in flight: a pathological control.
 
     Ties: lowest index, so one instance gets every request. A metric that does not rank it worst does not show balance.
+
+    Limits: it is meant to be the worst. All requests queue on one instance, in a healthy cluster, under overload, with
+    the same prompt, while an instance is slow, unreachable or draining, with one instance left, and on real traces.
     """
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
@@ -102,6 +112,9 @@ class LeastKv:
 
     Utilisation is blocks held by requests ÷ all blocks, as last reported. Cached blocks that no request holds count as
     free. Ties: lowest index.
+
+    Limits: between two reports every request goes to the same instance, which delays the many short requests of some
+    traces. Queued requests hold no blocks, so the queue of a slow instance is invisible. Use `least-loaded`.
     """
 
     def route(self, request: Request, cluster: ClusterView) -> Route:

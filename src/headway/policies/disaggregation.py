@@ -222,6 +222,9 @@ class Pair(Pairing):
     and breaks ties by its own rule. `decode` chooses first. If the `decider` (always, never, prompt-threshold or
     uncached-threshold) does not split the request, or the instance has role both, the decode instance also computes the
     prompt. It reads the signals that its parts read.
+
+    Limits: those of its parts. The default `decode`, `least-kv`, does not see the queue of a slow instance, and sends
+    the many short requests of some traces to one instance until the next report.
     """
 
     prefill: HalfSpec = "least-loaded"
@@ -261,6 +264,9 @@ class PrefixPair(Pair):
 
     Set `keep_prefill_copy: true` in the deployment's `transfer`. Without it a prefill instance loses its copy of the
     prefix when the blocks are transferred, and the run prints a warning. Ties: lowest index.
+
+    Limits: those of its parts. The default `decode`, `least-kv`, does not see the queue of a slow instance, and sends
+    the many short requests of some traces to one instance until the next report.
     """
 
     prefill: HalfSpec = "weighted"

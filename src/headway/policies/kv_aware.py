@@ -41,10 +41,12 @@ class KvAware(Believer):
     prompt up to the last full block counted. Requests in flight are exact, the match is the router's belief, busy share
     and watts are as last reported.
 
-    Limits: a cached prefix outweighs any load, because util is at most 1. If all prompts begin with the same
-    `prefix_tokens` tokens, as with one system prompt, one instance gets every request while the others idle. On
-    Mooncake's conversation trace the mean TTFT is then 710 s on eight H200. Use `kv-aware-spill` instead, which
-    compares whole prompts and leaves saturated instances.
+    Limits: a cached prefix outweighs any load, because util is at most 1. If all requests have the same prompt or the
+    same first `prefix_tokens` tokens, as with one system prompt, one instance gets every request while the others idle.
+    On Mooncake's conversation trace the mean TTFT is then 710 s on eight H200. If one instance serves alone for a
+    while, or others drain, it holds all prefixes and keeps all requests afterwards. On traces without shared prefixes,
+    near-ties send long prompts to busy instances. Use `kv-aware-spill`, which compares whole prompts and leaves
+    saturated instances.
     """
 
     kv: Weight = 0.55

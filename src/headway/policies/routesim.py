@@ -53,6 +53,10 @@ class PrefixAware(Believer):
     instances however long their queues are.
 
     Ties: the lowest effective load ÷ queue limit, not limited to 1, then the lowest index. So full queues still differ.
+
+    Limits: below `max_load`, a cached prefix outweighs any queue, and the queue limit is 256 by default. If all prompts
+    of a trace share a prefix, or one instance served alone for a while, that instance keeps the requests until its
+    queue is long. Set the cluster's `max_queue` to what an instance can serve in time.
     """
 
     cache_weight: Share = 0.8
@@ -101,6 +105,10 @@ class PrefixOverlap(Believer):
 
     `match` selects how blocks are compared: `set` as an intersection, `leading` as the longest common prefix. Both give
     the same number, because an instance that is believed to hold a block is believed to hold all blocks before it.
+
+    Limits: below `max_load`, a cached prompt outweighs most queues, and the queue limit is 256 by default. If one
+    instance served alone for a while, it keeps the requests until its queue is long. Set the cluster's `max_queue` to
+    what an instance can serve in time.
     """
 
     cache_weight: Share = 0.7
@@ -150,6 +158,9 @@ class CostEscalation:
     Before each decision cost ← cost × exp(−decay × seconds since the last one). The lowest cost wins, and its instance
     is charged base + queue_weight × queue + kv_weight × KV utilisation, as last reported. Costs are rounded to
     billionths, so that they are the same on every machine. Ties: lowest index.
+
+    Limits: charges decay whether or not the requests have ended, so a slow instance gets requests until its queue is
+    long. Use `least-loaded`.
     """
 
     decay: Annotated[float, Bounds(0, 1000)] = 0.1

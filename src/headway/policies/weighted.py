@@ -40,6 +40,10 @@ class Weighted:
 
     It reads the signals that its scorers and filters read. The default profile reads queue, batch and KV use as
     reported, and the router's own prefix index.
+
+    Limits: with the default profile, a fully cached prompt outweighs any queue while less than half of the KV blocks
+    are in use. If all requests have the same prompt, one instance gets them all. Use `kv-aware-spill`, or give
+    `queue-depth` more weight than `prefix-affinity`.
     """
 
     scorers: Annotated[str | dict[str, Any] | list[Any], Form.of(ScorersForm())] = DEFAULT

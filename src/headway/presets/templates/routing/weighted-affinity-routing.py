@@ -3,6 +3,9 @@
 score = cache_affinity_weight x cached share + load_balance_weight x (1 - requests in flight / the most of any
 candidate) + queue_depth_weight x (1 - requests queued / the longest queue); the highest wins, ties: lowest index.
 The cached share is 0 on an instance with more than utilization_threshold of its KV blocks in use.
+
+Limits: a fully cached prompt outweighs load and queue together. If all requests have the same prompt, one instance gets
+them all while its KV cache has room.
 """
 
 cache_affinity_weight = parameter(0.7, 0, 1)
