@@ -22,6 +22,7 @@ HERE = Path(__file__).resolve().parent
 TRACE = HERE.parent.parent / "shared" / "traces" / "mooncake" / "conversation_trace.jsonl.gz"
 
 BASE: dict[str, Any] = {
+    "defaults": "2026-11",  # so that figures stay comparable
     "seed": 7,
     "workload": {
         "requests": 10000,

@@ -93,7 +93,12 @@ def measure(case: str, requests: int, repeats: int) -> Json:
 
     workload, *clusters = cases()[case]
     routing = {"routing": "least-loaded"}
-    shared = {"seed": 7, "workload": {"requests": requests, **WORKLOADS[workload]}, "policies": routing}
+    shared = {
+        "defaults": "2026-11",
+        "seed": 7,
+        "workload": {"requests": requests, **WORKLOADS[workload]},
+        "policies": routing,
+    }
     loaded = [Scenario.load({**shared, "cluster": cluster}) for cluster in clusters]
     times: list[tuple[float, float]] = []  # CPU times without and with the summary
     for number in range(2 * repeats + 1):

@@ -33,6 +33,7 @@ def comparison() -> headway.Comparison:
     if not AZURE.is_file():
         pytest.skip(f"there is no {AZURE.name}: the real traces lie in ../shared/traces beside the repository")
     scenario = {
+        "defaults": "2026-11",
         "workload": {"trace": {"path": str(AZURE), "speed": 4, "transforms": [{"assign": {"tenants": TENANTS}}]}},
         "cluster": {"instances": 2, "gpu": "h200"},
         "policies": {"routing": "least-loaded"},

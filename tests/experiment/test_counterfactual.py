@@ -70,6 +70,7 @@ def test_by_hand_the_better_choice_is_found_and_worth_what_it_is(tmp_path: Path)
     (tmp_path / "first.py").write_text(POLICY)
     (tmp_path / "two.azure.csv").write_text(TRACE)
     settings = {
+        "defaults": "2026-11",
         "workload": {"trace": {"path": str(tmp_path / "two.azure.csv"), "format": "azure"}},
         "cluster": {"instances": 2, "max_batch_tokens": 20_000, "latency": {"model": "fixed"}},
         "policies": {"routing": f"{tmp_path / 'first.py'}:First"},
@@ -106,7 +107,7 @@ def test_round_robin_has_regret_where_prefixes_are_shared() -> None:
     few = {"instances": 3, "kv": {"gpu_blocks": 250}, "latency": {"model": "roofline"}}  # a third of the prefixes fit
     values = {}
     for routing in ("round-robin", "lmetric"):
-        result = headway.simulate(shared(cluster=few), routing=routing, trace="decisions")
+        result = headway.simulate({"defaults": "2026-11", **shared(cluster=few)}, routing=routing, trace="decisions")
         outcome = counterfactuals(result, 20, alternatives=None, workers=1)
         best = [outcome[place] for place in best_alternatives(outcome).values()]
         assert len(best) == 20

@@ -94,16 +94,21 @@ WORKLOADS: dict[str, dict[str, Any]] = {
 }
 
 
+def run(workload: str, routing: Any) -> Result:
+    """The belief of `BELIEF` is that of these defaults."""
+    return headway.simulate({"defaults": "2026-11", **WORKLOADS[workload]}, routing=routing, trace="decisions")
+
+
 @cache
 def built_in(workload: str, name: str) -> Result:
-    return headway.simulate(WORKLOADS[workload], routing=name, trace="decisions")
+    return run(workload, name)
 
 
 @pytest.mark.parametrize(("name", "workload"), grid(list(COOKBOOK), list(WORKLOADS)))
 def test_it_decides_as_the_built_in_policy_does(name: str, workload: str) -> None:
     plain = built_in(workload, name)
     spec = {"name": "code", "source": COOKBOOK[name], **BELIEF.get(name, {})}
-    written = headway.simulate(WORKLOADS[workload], routing=spec, trace="decisions")
+    written = run(workload, spec)
     assert written.requests == plain.requests
     assert written.decisions is not None and plain.decisions is not None
     assert [one.target for one in written.decisions] == [one.target for one in plain.decisions]

@@ -548,7 +548,7 @@ def test_a_burst_waits_at_the_router_and_nobody_is_lost_however_old_the_signals_
         "workload": {"duration": "3s", "tenants": {"gold": gold, "bulk": bulk}},
         "cluster": {"instances": 2, "max_batch_size": 8},
         "policies": {"flow": {"name": "bands", **flow}, "routing": "least-loaded"},
-        "signals": {} if poll == "0s" else {"poll_interval": poll},
+        "signals": {"poll_interval": poll},
     }
     done = headway.simulate(scenario)
     requests = done.summary()["requests"]

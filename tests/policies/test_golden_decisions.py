@@ -47,7 +47,7 @@ def routing(name: str) -> Any:
 
 
 def decisions(scenario: str, name: str) -> list[str]:
-    requests = headway.simulate(SCENARIOS[scenario], routing=routing(name)).requests
+    requests = headway.simulate({"defaults": "2026-11", **SCENARIOS[scenario]}, routing=routing(name)).requests
     times = json.dumps([requests[column] for column in TIMES])
     where = "".join(str(instance) for instance in requests["instance"])
     return [where, blake2b(times.encode(), digest_size=8).hexdigest()]

@@ -21,7 +21,7 @@ def shared(groups: int, blocks: int | None, *, tiers: bool = False, **more: Any)
     kv |= {"tiers": {"cpu": {"blocks": 20000}}} if tiers else {}
     prefix = {"groups": groups, "tokens": 1200}
     workload = {"requests": 500, "rate": "15/s", "prompt_tokens": 1500, "output_tokens": 20, "prefix": prefix}
-    return {"workload": workload | more, "cluster": {"instances": 2, "kv": kv}}
+    return {"defaults": "2026-11", "workload": workload | more, "cluster": {"instances": 2, "kv": kv}}
 
 
 # --- cache thrashing -------------------------------------------------------------------------------------------------

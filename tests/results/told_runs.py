@@ -12,6 +12,7 @@ from headway.results.records import Counterfactual
 from headway.results.result import Result
 
 PREFIXES: dict[str, Any] = {
+    "defaults": "2026-11",
     "seed": 7,
     "workload": {
         "requests": 300,

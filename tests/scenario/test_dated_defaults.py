@@ -102,9 +102,30 @@ def test_an_unknown_date_is_an_error_that_names_the_known_ones(date: Any) -> Non
         Scenario.load(scenario(defaults=date))
 
 
+PAGE = (Path(__file__).parents[2] / "docs" / "defaults.md").read_text(encoding="utf-8")
+SETTINGS, EFFECT = PAGE.split("## Effect on the demo")
+
+
+def table(text: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+
+
+@pytest.mark.full
+def test_the_page_shows_the_effect_on_the_demo() -> None:
+    old, new = (headway.compare(overrides=[f"defaults={date}"], progress=False) for date in SETS)
+    assert table(EFFECT)[2:] == [
+        [
+            f"`{name}`",
+            *(f"{100 * each[name]['slo']['goodput_ratio']:.1f} %" for each in (old, new)),
+            *(f"{each[name]['latency']['ttft']['p99']:,.0f}" for each in (old, new)),
+        ]
+        for name, _ in new.ranked
+    ]
+    assert headway.compare(progress=False).ranked == old.ranked
+
+
 def test_the_page_shows_the_sets() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "defaults.md").read_text(encoding="utf-8")
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:1] == "|"]
+    rows = table(SETTINGS)
     assert rows[0][1:] == [f"`{date}`" for date in SETS]
     for place, defaults in enumerate(SETS.values(), 1):
         poll, load, size, belief = (row[place] for row in rows[2:6])
@@ -112,7 +133,7 @@ def test_the_page_shows_the_sets() -> None:
         assert load == defaults.effective_load
         assert size.startswith("`auto`") is defaults.auto
         assert belief.startswith(f"{defaults.belief}:")
-    assert f"Without the key, a file has the set {CURRENT}." in page
+    assert f"Without the key, a file has the set {CURRENT}." in PAGE
 
 
 def test_with_kv_events_the_set_says_which_events_the_router_hears() -> None:

@@ -115,7 +115,7 @@ def test_the_resolved_copy_has_the_defaults_of_the_parts() -> None:
     assert resolved["workload"]["arrival"] == {"process": "gamma", "cv": 2.0}
     assert resolved["workload"]["prefix"] == {"groups": 3, "tokens": 8, "share": 1.0, "popularity": "uniform"}
     (scorer,) = resolved["policies"]["routing"]["scorers"]
-    assert scorer == {"name": "prefix-affinity", "weight": 2, "block_tokens": 16, "lru_blocks": 31_250}
+    assert scorer == {"name": "prefix-affinity", "weight": 2, "block_tokens": 16, "lru_blocks": "auto"}
     assert resolved["policies"]["routing"]["filters"] == [{"name": "kv-below", "threshold": 0.9}]
     assert resolved["policies"]["routing"]["picker"] == {"name": "max-score"}
     assert Scenario.load(resolved).resolved() == resolved

@@ -54,6 +54,7 @@ def look(folder: Path, leap: bool | str, arrivals_ms: list[int], **signals: Any)
     file = folder / "trace.jsonl"
     file.write_text("".join(rows))
     scenario = {
+        "defaults": "2026-11",
         "workload": {"trace": {"format": "mooncake", "path": str(file), "block_tokens": 4}},
         "cluster": {
             "instances": 2,

@@ -270,6 +270,7 @@ def test_a_router_that_hears_of_evictions_believes_less_than_one_that_does_not()
     """Caches far smaller than the index: without word of it, most of what is believed cached is long gone."""
     prefix = {"groups": 60, "tokens": 512}
     scenario = {
+        "defaults": "2026-11",
         "workload": {"requests": 1200, "rate": "40/s", "prompt_tokens": 600, "output_tokens": 40, "prefix": prefix},
         "cluster": {"instances": 4, "kv": {"gpu_blocks": 600}},
         "policies": {"routing": "prefix-affinity"},
@@ -343,7 +344,9 @@ def test_a_belief_in_what_is_stored_needs_kv_events() -> None:
             Scenario.load({**CHAT, "signals": {"belief": belief}})
     signals = {"kv_event_delay": "50ms", "belief": "stored"}
     assert Scenario.load({**CHAT, "signals": signals}).resolved()["signals"]["belief"] == "stored"
-    assert "belief" not in Scenario.load({**CHAT, "signals": {"kv_event_delay": "50ms"}}).resolved()["signals"]
+    events = {**CHAT, "signals": {"kv_event_delay": "50ms"}}
+    assert "belief" not in Scenario.load({**events, "defaults": "2026-11"}).resolved()["signals"]
+    assert Scenario.load(events).resolved()["signals"]["belief"] == "both"
 
 
 def test_events_are_applied_in_order_of_time_however_a_run_reports_them() -> None:

@@ -49,6 +49,7 @@ def watch(
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     watcher = Watcher(first)
     scenario = {
+        "defaults": "2026-11",
         "workload": {"trace": {"format": "mooncake", "path": str(file)}},
         "cluster": {
             "instances": 2,

@@ -379,7 +379,7 @@ def test_the_default_does_not_send_requests_in_a_row_to_the_busiest_of_three(rul
 
 def scenario(**signals: Any) -> dict[str, Any]:
     small = {"requests": 40, "rate": "40/s", "prompt_tokens": 64, "output_tokens": 32}
-    return {"workload": small, "cluster": {"instances": 3}, "signals": signals}
+    return {"defaults": "2026-11", "workload": small, "cluster": {"instances": 3}, "signals": signals}
 
 
 def test_a_scenario_says_how_old_the_signals_are() -> None:

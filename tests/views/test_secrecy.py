@@ -332,6 +332,7 @@ def lined_up(folder: Path, policies: Json) -> set[tuple[int, ...]]:
         file = folder / f"{output}.jsonl"
         file.write_text("".join(json.dumps({**row, "hash_ids": [number]}) + "\n" for number, row in enumerate(rows)))
         run = {
+            "defaults": "2026-11",
             "seed": 3,
             "workload": {"trace": {"format": "mooncake", "path": str(file)}},
             "cluster": {"instances": 1, "max_batch_size": 1, "latency": {"model": "fixed", "decode_tokens_per_s": 100}},

@@ -27,4 +27,4 @@ SETS: Final[dict[Dated, Defaults]] = {
     "2026-12": Defaults(poll_interval_ps=PS_PER_SECOND // 2, effective_load="outstanding", auto=True, belief="both"),
 }
 FIRST: Final[Dated] = "2026-11"  # the set of the presets, and the values that the classes of sections declare
-CURRENT: Final[Dated] = "2026-11"  # the set of files that name none
+CURRENT: Final[Dated] = "2026-12"  # the set of files that name none

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from headway.config import documents
 from headway.config.arguments import checked
+from headway.config.dated_defaults import FIRST
 from headway.config.keys import Doc, Form, PositiveSeconds
 from headway.config.schema import Later, Part
 from headway.config.section import read
@@ -82,7 +83,9 @@ class Suite(Struct, frozen=True):
             return _suite(documents.read_yaml(path), str(path), path.parent)
         known = documents.presets("suites")
         if str(source) in known:
-            return _suite(documents.parse_yaml(known[str(source)], str(source)), str(source), None)
+            data = documents.parse_yaml(known[str(source)], str(source))
+            data["scenario"] = {"defaults": FIRST, **data.get("scenario", {})}
+            return _suite(data, str(source), None)
         name = cut(str(source))
         raise HeadwayError(f"{name}: no suite file and no preset has this name.{suggest(name, known)}")
 

@@ -114,7 +114,10 @@ class SignalSpec(Struct, frozen=True):
 
     poll_interval_ps: Annotated[
         Duration,
-        Doc("the router polls the instances at multiples of this interval; 0s: always fresh", default="always fresh"),
+        Doc(
+            "the router polls the instances at multiples of this interval; 0s: always fresh",
+            default=duration_text(SETS[CURRENT].poll_interval_ps),
+        ),
     ] = 0
     poll_delay_ps: Annotated[Duration, "delay until the router has the polled values"] = 0
     kv_event_delay_ps: Annotated[
@@ -123,14 +126,21 @@ class SignalSpec(Struct, frozen=True):
     ] = None
     effective_load: Annotated[
         LoadRule,
-        "outstanding requests of an instance, as policies see them. snapshot: reported queue and batch, and requests "
-        "sent since; outstanding: the same minus requests that have ended since, but at least the requests in flight",
+        Doc(
+            "outstanding requests of an instance, as policies see them. snapshot: reported queue and batch, and "
+            "requests sent since; outstanding: the same minus requests that have ended since, but at least the "
+            "requests in flight",
+            default=SETS[CURRENT].effective_load,
+        ),
         QUIET,
     ] = "snapshot"
     belief: Annotated[
         Belief,
-        "the blocks in the router's prefix indexes: `routed`, of prompts that the router sent; `stored`, those that "
-        "the instances report; `both`",
+        Doc(
+            "the blocks in the router's prefix indexes: `routed`, of prompts that the router sent; `stored`, those "
+            "that the instances report; `both`",
+            default=f"routed; {SETS[CURRENT].belief} with `kv_event_delay`",
+        ),
         QUIET,
     ] = "routed"
 
@@ -223,7 +233,9 @@ class Scenario(Struct, frozen=True, kw_only=True):
         "set of defaults, see [defaults.md](defaults.md)",
         QUIET,
     ] = CURRENT
-    signals: Annotated[SignalSpec, Doc("staleness of reported signals", default="always fresh"), QUIET] = SignalSpec()
+    signals: Annotated[SignalSpec, Doc("staleness of reported signals", default="polled every 500 ms"), QUIET] = (
+        SignalSpec()
+    )
     routers: Annotated[
         RouterSpec, Doc("number of routers, and what they exchange", default="1", type="whole number or mapping"), QUIET
     ] = RouterSpec()

@@ -128,6 +128,7 @@ def small(folder: Path, requests: list[Json], **cluster: Any) -> Json:
     """A trace on instances that take 1 ms a token."""
     even = {"model": "fixed", "prefill_tokens_per_s": 1000, "decode_tokens_per_s": 1000}
     return {
+        "defaults": "2026-11",  # policies look at fresh signals
         "workload": {"trace": {"format": "mooncake", "path": str(write_trace(folder, requests))}},
         "cluster": {"instances": 1, "latency": even, **cluster},
         "policies": {"routing": "least-kv"},

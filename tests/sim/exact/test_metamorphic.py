@@ -54,6 +54,7 @@ def synthetic(requests: int = 400, rate: str = "40/s", **more: Any) -> Json:
 def run(workload: Json, routing: Any, seed: int = 1, latency: Json | None = None, **cluster: Any) -> headway.Result:
     return headway.simulate(
         {
+            "defaults": "2026-11",  # ticks are neither scaled nor moved
             "seed": seed,
             "workload": workload,
             "cluster": {"instances": 4, "latency": latency or FIXED, **cluster},
