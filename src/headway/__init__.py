@@ -41,7 +41,22 @@ if TYPE_CHECKING:
     from headway.schemas.starters import write_starter
     from headway.types import ADMIT, Admit, Delay, Path, Priority, Reject, Request, Route, Scale, Scorecard
     from headway.views.cluster import ClusterView
-    from headway.views.events import Event, Finished, FirstToken, Routed
+    from headway.views.events import (
+        Arrived,
+        BatchRan,
+        BlocksMoved,
+        Delayed,
+        Event,
+        Finished,
+        FirstToken,
+        Handed,
+        InstanceChanged,
+        Preempted,
+        Rejected,
+        Routed,
+        TransferBegan,
+        TransferEnded,
+    )
     from headway.views.instance import InstanceView
     from headway.views.pool import LoadSample, PoolView
 
@@ -74,7 +89,8 @@ _NAMES_BY_MODULE = {
     "schemas.starters": "write_starter",
     "types": "ADMIT Admit Delay Path Priority Reject Request Route Scale Scorecard",
     "views.cluster": "ClusterView",
-    "views.events": "Event Finished FirstToken Routed",
+    "views.events": "Arrived BatchRan BlocksMoved Delayed Event Finished FirstToken Handed InstanceChanged Preempted "
+    "Rejected Routed TransferBegan TransferEnded",
     "views.instance": "InstanceView",
     "views.pool": "LoadSample PoolView",
 }
@@ -89,7 +105,9 @@ __all__ += ["convert_trace", "inspect_trace", "preview", "write_workload"]
 __all__ += ["schema", "schema_file", "write_starter"]
 __all__ += ["Bounds", "Bundle", "Context", "Ticket", "policy"]
 __all__ += ["ADMIT", "Admit", "Delay", "Path", "Priority", "Reject", "Request", "Route", "Scale", "Scorecard"]
-__all__ += ["ClusterView", "Event", "Finished", "FirstToken", "InstanceView", "LoadSample", "PoolView", "Routed"]
+__all__ += ["ClusterView", "InstanceView", "LoadSample", "PoolView"]
+__all__ += ["Event", "Finished", "FirstToken", "Handed", "InstanceChanged", "Routed"]
+__all__ += ["Arrived", "BatchRan", "BlocksMoved", "Delayed", "Preempted", "Rejected", "TransferBegan", "TransferEnded"]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,18 @@ from headway.policies.context import Context
 from headway.policies.prefix_index import PrefixIndex
 from headway.types import Request
 from headway.views.cluster import ClusterView
-from headway.views.events import Event, Finished, FirstToken, Handed, InstanceChanged, Routed
+from headway.views.events import (
+    Arrived,
+    Delayed,
+    Event,
+    Finished,
+    FirstToken,
+    Handed,
+    InstanceChanged,
+    Rejected,
+    Routed,
+    observed_kinds,
+)
 from headway.views.instance import InstanceView
 
 Observe = Callable[[Event], None]
@@ -35,6 +46,7 @@ class Audience:
         self.context, self.cluster = context, cluster
         self.on_indexes, self.on_error = on_indexes, on_error
         self.observers: list[Observe] = []
+        self.listeners: dict[type, list[Observe]] = {}  # class of a further event -> the observers that named it
         self.indexes: list[PrefixIndex] = []
         self.routed_indexes: list[PrefixIndex] = []  # the indexes that learn which prompts the router sends
         self.state: RouterState | None = None
@@ -56,11 +68,18 @@ class Audience:
                 for event in _history(now_ps, flight):
                     self._call(_policy_of(observe), observe, event)
         self.observers += joining
+        for policy in policies:
+            for kind in observed_kinds(policy) if hasattr(policy, "observe") else ():
+                self.listeners.setdefault(kind, []).append(policy.observe)
 
     def dismiss(self, policies: Sequence[Any]) -> None:
         """Stop sending events to these policies."""
         leaving = [policy.observe for policy in policies if hasattr(policy, "observe")]
         self.observers = [observe for observe in self.observers if observe not in leaving]
+        for kind, listening in [*self.listeners.items()]:
+            self.listeners[kind] = [observe for observe in listening if observe not in leaving]
+            if not self.listeners[kind]:
+                del self.listeners[kind]
 
     def show(self, now_ps: int, names: Sequence[str], flights: dict[int, Flight]) -> None:
         """Start to record the named parts of this router's past (`tenants`, `totals`, `recent`), and show them in the
@@ -81,8 +100,15 @@ class Audience:
             self.on_indexes(self.indexes)
 
     def notify(self, event: Event) -> None:
+        self._send(event, self.observers)
+
+    def tell(self, event: Any) -> None:
+        """Send a further event to the policies that named its class."""
+        self._send(event, self.listeners.get(type(event), ()))
+
+    def _send(self, event: Any, observers: Sequence[Observe]) -> None:
         self.cluster.now_ps = event.at_ps
-        for observe in self.observers:
+        for observe in observers:
             try:
                 if self.lock is None:
                     observe(event)
@@ -98,6 +124,18 @@ class Audience:
             method(argument)
         else:
             self.lock.call(policy, method, argument)
+
+    def on_arrived(self, now_ps: int, request: Request) -> None:
+        if Arrived in self.listeners:
+            self.tell(Arrived(now_ps, request))
+
+    def on_delayed(self, now_ps: int, request: Request, until_ps: int) -> None:
+        if Delayed in self.listeners:
+            self.tell(Delayed(now_ps, request, until_ps))
+
+    def on_rejected(self, now_ps: int, request: Request, reason: str, outcome: str = "rejected") -> None:
+        if Rejected in self.listeners:
+            self.tell(Rejected(now_ps, request, reason, outcome))
 
     def on_dequeued(self, request: Request) -> None:
         if self.state is not None:

@@ -25,6 +25,8 @@ separate, because the simulator reports ended requests between the two calls.
 `next_ps` is the time at which the driver must call `wake` and then `pump`, unless an event happens earlier.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -125,9 +127,21 @@ class ControlPlane:
         is counted only once."""
         if not again and self.audience.state is not None:
             self.audience.state.on_arrival(now_ps, request)
+        if self.audience.listeners and not again:
+            self.audience.on_arrived(now_ps, request)
         if self.guard is None:
-            return self._admit(now_ps, request, self.stages)
-        return self.guard.arrive(now_ps, request, partial(self._admit, now_ps, request))
+            answer = self._admit(now_ps, request, self.stages)
+        else:
+            answer = self.guard.arrive(now_ps, request, partial(self._admit, now_ps, request))
+        if self.audience.listeners:
+            self._tell_refused(now_ps, request, answer)
+        return answer
+
+    def _tell_refused(self, now_ps: int, request: Request, answer: Answer) -> None:
+        """Tell the observers if a request has ended at the router."""
+        if isinstance(answer, Reject | TimedOut):
+            outcome = "timed_out" if isinstance(answer, TimedOut) else "rejected"
+            self.audience.on_rejected(now_ps, request, answer.reason, outcome)
 
     def _admit(self, now_ps: int, request: Request, stages: Stages) -> Answer:
         cluster = self.cluster
@@ -174,6 +188,7 @@ class ControlPlane:
             right = f"admit delayed a request {MOST_DELAYS:,} times; it must admit or reject it, or delay it longer"
             raise wrong_answer("policies.admission", stages.admission, right, verdict, request)
         self.waiting.delay(now_ps + verdict.duration_ps, request)
+        self.audience.on_delayed(now_ps, request, now_ps + verdict.duration_ps)
         return None
 
     def _route(self, now_ps: int, request: Request, priority: Priority, stages: Stages) -> Flight | Reject:
@@ -271,7 +286,9 @@ class ControlPlane:
             if priority is None:
                 return request, self.arrive(now_ps, request, again=True)
             return request, self.resend(now_ps, request, priority)
-        return self.waiting.take_overdue(now_ps), self.unserved
+        request = self.waiting.take_overdue(now_ps)
+        self._tell_refused(now_ps, request, self.unserved)
+        return request, self.unserved
 
     def pump(self, now_ps: int) -> Decision | None:
         """Return the next decision on a request in the router's queue, or None if there is no decision to make.
@@ -298,6 +315,8 @@ class ControlPlane:
             else:
                 continue
             self.audience.on_dequeued(entry.request)
+            if self.audience.listeners:
+                self._tell_refused(now_ps, entry.request, answer)
             return entry.request, answer
         self.waiting.set_next()
         return None
@@ -305,6 +324,10 @@ class ControlPlane:
     @property
     def _too_late(self) -> str:
         return f"503: no instance came up within {duration_text(self.waiting.patience_ps)}"
+
+    def listening(self, request_id: int = -1) -> list[ControlPlane]:
+        """Return the control planes whose policies observe an event of a request or, without one, of an instance."""
+        return [self]
 
     def give_up(self, request_id: int) -> bool:
         """Remove a waiting request whose client has disconnected. Return False if the request does not wait here."""
@@ -348,7 +371,9 @@ class ControlPlane:
         cluster.now_ps, cluster.priority = now_ps, priority
         cluster.instances, cluster.group = group.instances, group.number
         if group.instances:
-            return self._route(now_ps, request, priority, self.stages)
+            answer = self._route(now_ps, request, priority, self.stages)
+            self._tell_refused(now_ps, request, answer)
+            return answer
         self.waiting.strand(now_ps, request, group, priority)
         return None
 

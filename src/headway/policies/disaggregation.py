@@ -17,13 +17,13 @@ from headway.errors import HeadwayError
 from headway.policies import registry
 from headway.policies.answers import wrong_answer
 from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, Context, LruBlocks
-from headway.policies.parts import collect_metrics, combine_entries
+from headway.policies.parts import collect_metrics, combine_entries, combine_kinds
 from headway.policies.policy_schema import policy_form
 from headway.policies.registry import Bounds, policy
 from headway.policies.scorecards import ids
 from headway.types import Reject, Request, Route, Scorecard
 from headway.views.cluster import ClusterView
-from headway.views.events import Event, InstanceChanged, Routed
+from headway.views.events import FURTHER, Event, InstanceChanged, Routed, observed_kinds
 from headway.views.instance import InstanceView
 
 PLACE = "policies.routing"
@@ -136,7 +136,7 @@ class Pairing:
         self.numbers: dict[tuple[int, str], int] = {}  # (group, pool) -> group number that the prefill half sees
         self.sent: dict[int, InstanceView] = {}  # request id -> prefill instance, if the prefill half gets events
         if any(hasattr(part, "observe") for part in self.parts):
-            self.observe = self._observe
+            self.observe, self.observes = self._observe, combine_kinds(self.parts)
 
     def bind(self, context: Context) -> None:
         renamed = context.with_streams("prefill.{}")  # other random streams than those of the decode half
@@ -185,8 +185,14 @@ class Pairing:
 
     def _observe(self, event: Event) -> None:
         """Pass an event on to the policies. The decode half and the decider get the event unchanged. The prefill half
-        gets it only if the request has a prefill instance; `event.instance` is then the prefill instance."""
+        gets it only if the request has a prefill instance; `event.instance` is then the prefill instance. An event that
+        parts must name goes to these parts unchanged."""
         prefill, *others = self.parts
+        if isinstance(event, FURTHER):
+            for part in self.parts:
+                if type(event) in observed_kinds(part):
+                    part.observe(event)
+            return
         for part in others:
             if hasattr(part, "observe"):
                 part.observe(event)

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from headway.policies.registry import REPORTED, Entry, entry_of, figures
-from headway.views.events import Event
+from headway.views.events import FURTHER, Event, observed_kinds
 
 Observe = Callable[[Event], None]
 
@@ -33,12 +33,21 @@ def collect_metrics(parts: Iterable[tuple[str, Any]]) -> dict[str, float]:
 
 def observer(parts: Iterable[Any]) -> Observe | None:
     """Return one `observe` function for all parts. If no part observes, return None, so that no events are created."""
-    observers = [part.observe for part in parts if hasattr(part, "observe")]
+    observers = [(part.observe, observed_kinds(part)) for part in parts if hasattr(part, "observe")]
     if len(observers) > 1:
         return partial(notify, observers)
-    return observers[0] if observers else None
+    return observers[0][0] if observers else None
 
 
-def notify(observers: list[Observe], event: Event) -> None:
-    for observe in observers:
-        observe(event)
+def notify(observers: list[tuple[Observe, tuple[type, ...]]], event: Event) -> None:
+    """Send an event to the parts that observe it. Only the events in `FURTHER` must be named by a part."""
+    named = isinstance(event, FURTHER)
+    for observe, kinds in observers:
+        if not named or type(event) in kinds:
+            observe(event)
+
+
+def combine_kinds(parts: Iterable[Any]) -> tuple[type, ...]:
+    """Return the classes of events that any of the parts names in `observes`."""
+    observing = [part for part in parts if hasattr(part, "observe")]
+    return tuple(dict.fromkeys(kind for part in observing for kind in observed_kinds(part)))

@@ -15,7 +15,7 @@ from headway.policies import registry
 from headway.policies import scorers as _scorers  # noqa: F401  (registers the scorers)
 from headway.policies.context import Candidates, Context
 from headway.policies.filters import highest
-from headway.policies.parts import collect_metrics, combine_entries, observer
+from headway.policies.parts import collect_metrics, combine_entries, combine_kinds, observer
 from headway.policies.policy_schema import ScorersForm, policy_form
 from headway.policies.profile import DEFAULT, PLACE, read_scorers
 from headway.policies.registry import policy
@@ -75,7 +75,7 @@ class Weighted:
         beliefs = [scorer.believed_tokens for scorer in self._scorers if hasattr(scorer, "believed_tokens")]
         self._believed: Callable[[InstanceView], int] | None = beliefs[0] if beliefs else None
         if (observe := observer(self._parts)) is not None:
-            self.observe = observe
+            self.observe, self.observes = observe, combine_kinds(self._parts)
 
     def bind(self, context: Context) -> None:
         for part in self._parts:

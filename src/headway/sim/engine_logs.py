@@ -1,7 +1,8 @@
-"""Logs of an instance: the gaps between tokens, and the changes of its batch."""
+"""Logs of an instance: the gaps between tokens, the changes of its batch, and its runs of equal steps."""
 
 from array import array
 from struct import Struct
+from typing import Any
 
 from headway.results.records import Batch as BatchRecord
 from headway.results.records import KvMove
@@ -11,6 +12,7 @@ from headway.sim.leap import Run
 from headway.views.instance import InstanceView
 
 GAP_FIELDS = 4  # number of fields of an entry in a gap log
+Item = tuple[int, int, int, tuple[Any, ...]]  # place of the event's class in `news`, instance, row, other values
 ENTRY = Struct("4q").pack  # packs an entry as bytes; several times faster than extending an array by four numbers
 
 
@@ -77,3 +79,44 @@ class BatchLog:
         self.events.append(BatchRecord(now, view.index, rows[::-1], len(running), view.queued, tokens))
         self.entered = batch.entered
         self.running = len(running)
+
+
+class Reporter:
+    """Reports events of one class about one instance to the policies that observe them (see `news`)."""
+
+    __slots__ = ("index", "items", "place")
+
+    def __init__(self, items: list[Item], place: int, index: int) -> None:
+        self.items, self.place, self.index = items, place, index
+
+    def report(self, row: int, *values: Any) -> None:
+        self.items.append((self.place, self.index, row, values))
+
+
+class EqualSteps:
+    """Finds the longest runs of equal steps of an instance."""
+
+    __slots__ = ("batch", "first", "reporter", "run", "shape", "start")
+
+    def __init__(self, batch: Batch, run: Run, reporter: Reporter) -> None:
+        self.batch, self.run, self.reporter = batch, run, reporter
+        self.shape: tuple[Any, ...] | None = None  # what all steps of the current run have in common
+        self.start = 0
+        self.first = 0
+
+    def note(self, now: int) -> None:
+        """Compare the step that begins now with the steps before it."""
+        batch = self.batch
+        chunks = [(job.row, want) for job, want in self.run.chunks]
+        shape = (batch.entered, len(batch.running), batch.decodes, chunks) if batch.running else None
+        if shape != self.shape:
+            self.close()
+            self.shape, self.start, self.first = shape, now, batch.steps
+
+    def close(self) -> None:
+        """End the current run."""
+        steps = self.batch.steps - self.first
+        if self.shape is not None and steps:
+            _, running, decodes, chunks = self.shape
+            self.reporter.report(-1, self.start, self.first, steps, running, decodes, sum(want for _, want in chunks))
+        self.shape = None

@@ -54,6 +54,8 @@ class Handovers:
         if handover is not None:
             cluster.recorder.transfer_ps[load.job.row] = handover.begun_ps
             cluster.recorder.transferred_ps[load.job.row] = now
+            if instance.loader.received is not None:
+                instance.loader.received.report(load.job.row, handover.prefill)
             self.let_go(now, handover)
             self.on_received(now, handover.incoming)
             handover.end()

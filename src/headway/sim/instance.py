@@ -16,7 +16,7 @@ from typing import Any
 from headway.results.recorder import InstanceStats, Recorder
 from headway.sim.adapters import Adapters
 from headway.sim.batch import Batch
-from headway.sim.engine_logs import ENTRY, BatchLog, GapLog, take_back
+from headway.sim.engine_logs import ENTRY, BatchLog, EqualSteps, GapLog, take_back
 from headway.sim.engine_queue import EngineQueue
 from headway.sim.job import Job
 from headway.sim.kv_cache import KvCache, Stretch
@@ -94,6 +94,7 @@ class Instance:
         self.handed = handed  # requests whose prompt, or its first chunk, has been computed for another instance
         self.log = self.gaps.runs.frombytes
         self.batches: BatchLog | None = None  # set if changes of the batch are recorded
+        self.equal_steps: EqualSteps | None = None  # set if a policy observes the runs of equal steps
         self.busy_from = -1  # when the instance last became busy; -1 if it is idle
         self.windows: tuple[BusyWindow, ...] = ()  # set if a policy reads `busy` or `watts`
         self.idle_watts = engine.idle_watts
@@ -120,6 +121,8 @@ class Instance:
             if scheduler.stirred:
                 scheduler.stirred = False
                 tiers.settle(now)
+        if self.equal_steps is not None:
+            self.equal_steps.note(now)
         if not self.batch.running:
             self.rest(now)
             if self.blocks.reports:

@@ -5,6 +5,7 @@ that it loads. Other requests continue meanwhile. When all its blocks have arriv
 batch before the requests in the queue.
 """
 
+from headway.sim.engine_logs import Reporter
 from headway.sim.handover import Handover
 from headway.sim.job import Job
 from headway.sim.kv_cache import LATER
@@ -14,7 +15,10 @@ from headway.sim.tiers import Place, Tiers
 
 
 class Loader:
-    __slots__ = ("active", "blocks", "cache", "index", "links", "loading", "places", "ready", "size", "tiers")
+    __slots__ = (
+        "active", "began", "blocks", "cache", "index", "links", "loading", "places", "ready", "received", "size",
+        "tiers",
+    )  # fmt: skip
 
     def __init__(self, index: int, blocks: RunBlocks, links: Links, tiers: Tiers | None, active: bool) -> None:
         self.index = index  # index of the instance
@@ -27,6 +31,8 @@ class Loader:
         self.places: list[Place] = []  # stores of the blocks that the first request in the queue can load
         self.loading: dict[Job, Load] = {}
         self.ready: list[Job] = []  # requests whose blocks have arrived, in order of arrival
+        self.began: Reporter | None = None  # set if a policy observes the begin of transfers
+        self.received: Reporter | None = None  # set if a policy observes the end of transfers
 
     def reach(self, job: Job, hits: int) -> int:
         """For the request whose turn has come, return the position after the last block that can be loaded. If no block
@@ -66,6 +72,8 @@ class Loader:
         load.left = 1
         handover.sent = load.start * self.size
         handover.begun_ps = now
+        if self.began is not None:
+            self.began.report(handover.target.row, handover.prefill)
         handover.send(now, self.links)
 
     def swap_out(self, job: Job) -> None:

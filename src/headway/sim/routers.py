@@ -160,6 +160,11 @@ class Routers:
             self.changed[flight.prefill.index] = None
         return self.looking(router) if self.observers else self.planes[router]
 
+    def listening(self, request_id: int = -1) -> list[ControlPlane]:
+        """Return the control planes whose policies observe an event of a request or, without one, of an instance."""
+        routers = range(len(self.planes)) if request_id < 0 else [self.home[request_id]]
+        return [self.looking(router) for router in routers]
+
     def give_up(self, request_id: int) -> bool:
         return self.planes[self.home[request_id]].give_up(request_id)
 

@@ -8,7 +8,7 @@ The phases of one instant:
     of requests that have ended. If the router has a queue: requests that have waited too long leave it, oldest first;
     the router sends requests in the queue's order; it rejects requests beyond the queue's capacity, newest first. If
     these events cause more events at the same instant, this phase repeats.
-(c) Steps begin, in order of instance.
+(c) Steps begin, in order of instance. Then policies observe what happened at the instances (see `news`).
 
 Every reader at time t sees the steps that ended at or before t.
 """
@@ -33,6 +33,7 @@ from headway.sim.capacity import Capacity
 from headway.sim.clock import INDEX_BITS, MASK, Clock
 from headway.sim.dispatcher import Dispatcher, by_row
 from headway.sim.kv_events import KvEvents
+from headway.sim.news import News
 from headway.sim.reported_signals import PolledSignals, Signals
 from headway.sim.routers import Routers, streams
 from headway.sim.setup import ClusterSetup
@@ -131,6 +132,7 @@ class Simulation:
             self.signals.kv_events = KvEvents(instances, indexes, setup.block_tokens, delay_ps, stores)
             self.signals.vary = True
         self.dispatcher = Dispatcher(setup.warmup, self.cluster, self.clock, self.control, self.signals)
+        self.news = News(self.cluster, self.control, self.signals)
         self.capacity: Capacity | None = None  # set if instances start and stop during the run
         if setup.life is not None:
             self.capacity = Capacity(self.dispatcher, setup.life, autoscaler, self.queues)
@@ -150,6 +152,7 @@ class Simulation:
         links, first_tokens, handed, ended = cluster.links, cluster.first_tokens, cluster.handed, cluster.ended
         moves_blocks = bool(links.links)
         preparations, reactions = self.choose_preparations(), self.choose_reactions()
+        news, deliver_news = self.news.items, self.news.deliver
         horizon, instances, ends, begins = self.horizon, cluster.instances, clock.ends, clock.begins
         while True:
             end, arrival = ends[0] >> INDEX_BITS, traffic.next_ps
@@ -203,6 +206,8 @@ class Simulation:
                 if (end := instances[index].begin(now)) >= 0:
                     heappush(ends, end << INDEX_BITS | index)
             begins.clear()
+            if news:
+                deliver_news(now)
 
     def start(self, traffic: Traffic, progress: Progress | None) -> None:
         self.traffic, self.progress = traffic, progress

@@ -11,7 +11,7 @@ from headway.results.recorder import InstanceStats, Recorder
 from headway.results.records import Preemption
 from headway.sim.adapters import Adapters
 from headway.sim.batch import Batch
-from headway.sim.engine_logs import GAP_FIELDS, GapLog
+from headway.sim.engine_logs import GAP_FIELDS, GapLog, Reporter
 from headway.sim.engine_queue import EngineQueue
 from headway.sim.job import Job
 from headway.sim.kv_cache import LATER
@@ -60,6 +60,7 @@ class StepScheduler:
         self.resuming: list[Job] = []  # requests that resume decoding in the first step of the run
         self.stirred = False  # whether a scheduling change happened since the last update of the stores
         self.hits: HitRate | None = None  # set if a policy reads the hit rate
+        self.preempted: Reporter | None = None  # set if a policy observes preemptions
 
     def form_step(self, now: int) -> bool:
         """Choose the requests of the next step. Return whether the following step may have other requests, even if no
@@ -156,6 +157,8 @@ class StepScheduler:
         self.view.running = len(batch.running)
         self.recorder.preemptions[job.row] += 1
         self.recorder.preempted.append(Preemption(self.cache.now, self.view.index, job.row))
+        if self.preempted is not None:
+            self.preempted.report(job.row)
         self.stats.preemptions += 1
 
     def wait_again(self, job: Job) -> None:

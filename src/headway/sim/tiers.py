@@ -12,6 +12,7 @@ from headway.errors import InvariantError
 from headway.policies.prefix_index import GONE, GPU
 from headway.results.recorder import Recorder
 from headway.results.records import KvMove, Thrash
+from headway.sim.engine_logs import Reporter
 from headway.sim.job import Job
 from headway.sim.kv_cache import LATER, KvCache, Runs, Stretch
 from headway.sim.link import Links, Load
@@ -49,6 +50,7 @@ class Tiers:
         self.counts = engine.kv.eviction == "lfu"
         for tier in tiers:
             tier.users.append(self)
+        self.moved: Reporter | None = None  # set if a policy observes moves of blocks
         self.lent: dict[Job, list[tuple[Tier, int]]] = {}  # job -> (store, number of its extra blocks)
         self.began: dict[Job, int] = {}  # request -> time at which it began to wait for its blocks
         self.waits: list[int] = []  # durations of the waits for blocks that have ended
@@ -120,7 +122,7 @@ class Tiers:
             if not job.started:
                 tier.hits += last - first
                 self.recorder.loaded_from[job.row] = max(tier.level, self.recorder.loaded_from[job.row])
-            if self.recorder.events is not None:
+            if self.recorder.events is not None or self.moved is not None:
                 self.tell_move(now, "reload", tier, last - first, job.row)
             if self.eager or tier.shared:  # the store keeps its copy
                 thrashed = tier.store.touch(content, self.counts, now - THRASH_PS)
@@ -190,7 +192,7 @@ class Tiers:
             return False
         tier.store.blocks -= job.blocks
         tier.swapped += job.blocks
-        if self.recorder.events is not None:
+        if self.recorder.events is not None or self.moved is not None:
             self.tell_move(now, "swap_out", tier, job.blocks, job.row)
         if self.down is not None:
             self.down.add(now, job.blocks)
@@ -201,7 +203,7 @@ class Tiers:
     def swap_in(self, now: int, load: Load) -> None:
         job = load.job
         load.left = 1
-        if self.recorder.events is not None:
+        if self.recorder.events is not None or self.moved is not None:
             self.tell_move(now, "swap_in", self.tiers[0], job.swapped, job.row)
         self.began[job] = now
         if self.up is not None:
@@ -269,7 +271,7 @@ class Tiers:
                 tier.note(now)
             if fresh:
                 tier.stored += fresh
-                if self.recorder.events is not None:
+                if self.recorder.events is not None or self.moved is not None:
                     self.tell_move(now, "offload", tier, fresh, -1)
                 self.links.links[tier.link].start(now, fresh * self.block_bytes)
 
@@ -281,8 +283,10 @@ class Tiers:
                 tier.note(now)
 
     def tell_move(self, now: int, kind: str, tier: Tier, blocks: int, row: int) -> None:
-        assert self.recorder.events is not None
-        self.recorder.events.append(KvMove(now, self.index, kind, tier.name, blocks, row))
+        if self.recorder.events is not None:
+            self.recorder.events.append(KvMove(now, self.index, kind, tier.name, blocks, row))
+        if self.moved is not None:
+            self.moved.report(row, kind, tier.name, blocks)
 
     def tell_places(self, now: int, content: list[Stretch]) -> None:
         """Log which store, if any, still has a copy of content that left the GPU."""

@@ -10,7 +10,7 @@ from headway.errors import HeadwayError
 from headway.policies import registry
 from headway.policies.answers import VERDICT, refuses, wrong_answer
 from headway.policies.context import Context
-from headway.policies.parts import collect_metrics, combine_entries, observer
+from headway.policies.parts import collect_metrics, combine_entries, combine_kinds, observer
 from headway.policies.policy_schema import policy_form
 from headway.policies.registry import policy
 from headway.types import ADMIT, Admit, Delay, Reject, Request
@@ -43,7 +43,7 @@ class AllOf:
         ]
         self.entry = combine_entries(type(self), self._members)
         if (observe := observer(self._members)) is not None:
-            self.observe = observe
+            self.observe, self.observes = observe, combine_kinds(self._members)
         if permits := [member.permit for member in self._members if hasattr(member, "permit")]:
             self.permit = partial(first_refusal, permits)
 
