@@ -9,10 +9,12 @@ from headway.results.records import KvMove
 from headway.sim.batch import Batch
 from headway.sim.job import Job
 from headway.sim.leap import Run
+from headway.types import Request
 from headway.views.instance import InstanceView
 
 GAP_FIELDS = 4  # number of fields of an entry in a gap log
-Item = tuple[int, int, int, tuple[Any, ...]]  # place of the event's class in `news`, instance, row, other values
+# An event: its time, the place of its class in `news.KINDS`, its instance, the row of its request, the request, values.
+Item = tuple[int, int, int, int, Request | None, tuple[Any, ...]]
 ENTRY = Struct("4q").pack  # packs an entry as bytes; several times faster than extending an array by four numbers
 
 
@@ -89,8 +91,9 @@ class Reporter:
     def __init__(self, items: list[Item], place: int, index: int) -> None:
         self.items, self.place, self.index = items, place, index
 
-    def report(self, row: int, *values: Any) -> None:
-        self.items.append((self.place, self.index, row, values))
+    def report(self, now: int, request: Request | None, *values: Any) -> None:
+        row = -1 if request is None else request.id
+        self.items.append((now, self.place, self.index, row, request, values))
 
 
 class EqualSteps:
@@ -110,13 +113,14 @@ class EqualSteps:
         chunks = [(job.row, want) for job, want in self.run.chunks]
         shape = (batch.entered, len(batch.running), batch.decodes, chunks) if batch.running else None
         if shape != self.shape:
-            self.close()
+            self.close(now)
             self.shape, self.start, self.first = shape, now, batch.steps
 
-    def close(self) -> None:
+    def close(self, now: int) -> None:
         """End the current run."""
         steps = self.batch.steps - self.first
         if self.shape is not None and steps:
             _, running, decodes, chunks = self.shape
-            self.reporter.report(-1, self.start, self.first, steps, running, decodes, sum(want for _, want in chunks))
+            tokens = sum(want for _, want in chunks)
+            self.reporter.report(now, None, self.start, self.first, steps, running, decodes, tokens)
         self.shape = None

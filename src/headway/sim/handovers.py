@@ -55,7 +55,7 @@ class Handovers:
             cluster.recorder.transfer_ps[load.job.row] = handover.begun_ps
             cluster.recorder.transferred_ps[load.job.row] = now
             if instance.loader.received is not None:
-                instance.loader.received.report(load.job.row, handover.prefill)
+                instance.loader.received.report(now, load.job.request, handover.prefill)
             self.let_go(now, handover)
             self.on_received(now, handover.incoming)
             handover.end()

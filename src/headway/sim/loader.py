@@ -73,7 +73,7 @@ class Loader:
         handover.sent = load.start * self.size
         handover.begun_ps = now
         if self.began is not None:
-            self.began.report(handover.target.row, handover.prefill)
+            self.began.report(now, handover.target.request, handover.prefill)
         handover.send(now, self.links)
 
     def swap_out(self, job: Job) -> None:

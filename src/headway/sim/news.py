@@ -1,10 +1,12 @@
 """What policies observe of the instances: preemptions, moves and transfers of blocks, and runs of equal steps.
 
-Instances add items during an instant. At its end, after all steps have begun, the observers receive them in the order
-of `FURTHER`, then by instance and request. So the events are in order of time, and do not depend on how the simulator
-cuts runs of steps. Nothing is recorded if no policy names the classes in `observes`.
+Instances report items as they happen. Policies receive them before the next event or decision of their router, in
+order of time, then in the order of `KINDS`, then by instance and request. A policy cannot act earlier than that, and
+these instants do not depend on how the simulator cuts runs of steps. So what a policy sees of the cluster when it
+observes an event does not depend on it either. Nothing is reported if no policy names the classes in `observes`.
 """
 
+from operator import itemgetter
 from typing import Any, Final
 
 from headway.control.plane import ControlPlane
@@ -12,6 +14,7 @@ from headway.sim.engine_logs import EqualSteps, Item, Reporter
 from headway.sim.reported_signals import Signals
 from headway.sim.routers import Routers
 from headway.sim.simulated_cluster import SimulatedCluster
+from headway.types import Request
 from headway.views.events import BatchRan, BlocksMoved, Preempted, TransferBegan, TransferEnded
 
 KINDS: Final = (Preempted, BlocksMoved, TransferBegan, TransferEnded, BatchRan)
@@ -21,7 +24,9 @@ class News:
     def __init__(self, cluster: SimulatedCluster, control: ControlPlane | Routers, signals: Signals) -> None:
         self.control, self.signals = control, signals
         self.items: list[Item] = []
-        wanted = {kind for plane in control.listening() for kind in plane.audience.listeners}
+        self.wanted = wanted = {
+            kind for plane in control.listening() for kind in plane.audience.listeners if kind in KINDS
+        }
         for instance in cluster.instances:
             index = instance.view.index
             if Preempted in wanted:
@@ -39,26 +44,25 @@ class News:
         return Reporter(self.items, KINDS.index(kind), index)
 
     def deliver(self, now: int) -> None:
-        """Send the events of this instant to the policies that named their classes."""
-        items = sorted(self.items)
+        """Send the events since the last call to the policies that named their classes."""
+        items = sorted(self.items, key=itemgetter(0, 1, 2, 3))
         self.items.clear()
         if self.signals.vary:
             self.signals.refresh(now)
-        for place, index, row, values in items:
+        for at, place, index, row, request, values in items:
             kind = KINDS[place]
             for plane in self.control.listening(row):
                 if kind in plane.audience.listeners:
-                    plane.audience.tell(make(plane, kind, now, index, row, values))
+                    plane.audience.tell(make(plane, kind, at, index, request, values))
 
 
-def make(plane: ControlPlane, kind: type, now: int, index: int, row: int, values: tuple[Any, ...]) -> Any:
+def make(plane: ControlPlane, kind: type, at: int, index: int, request: Request | None, values: tuple[Any, ...]) -> Any:
     view = plane.ordered[index]
-    request = plane.flights.by_id[row].request if row in plane.flights.by_id else None
     if kind is BlocksMoved:
-        return BlocksMoved(now, view, *values, request)
+        return BlocksMoved(at, view, *values, request)
     if kind is BatchRan:
-        return BatchRan(now, view, *values)
+        return BatchRan(at, view, *values)
     assert request is not None
     if kind is Preempted:
-        return Preempted(now, request, view)
-    return kind(now, request, view, plane.ordered[values[0]])
+        return Preempted(at, request, view)
+    return kind(at, request, view, plane.ordered[values[0]])

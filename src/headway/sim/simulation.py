@@ -8,7 +8,7 @@ The phases of one instant:
     of requests that have ended. If the router has a queue: requests that have waited too long leave it, oldest first;
     the router sends requests in the queue's order; it rejects requests beyond the queue's capacity, newest first. If
     these events cause more events at the same instant, this phase repeats.
-(c) Steps begin, in order of instance. Then policies observe what happened at the instances (see `news`).
+(c) Steps begin, in order of instance.
 
 Every reader at time t sees the steps that ended at or before t.
 """
@@ -152,7 +152,6 @@ class Simulation:
         links, first_tokens, handed, ended = cluster.links, cluster.first_tokens, cluster.handed, cluster.ended
         moves_blocks = bool(links.links)
         preparations, reactions = self.choose_preparations(), self.choose_reactions()
-        news, deliver_news = self.news.items, self.news.deliver
         horizon, instances, ends, begins = self.horizon, cluster.instances, clock.ends, clock.begins
         while True:
             end, arrival = ends[0] >> INDEX_BITS, traffic.next_ps
@@ -206,8 +205,6 @@ class Simulation:
                 if (end := instances[index].begin(now)) >= 0:
                     heappush(ends, end << INDEX_BITS | index)
             begins.clear()
-            if news:
-                deliver_news(now)
 
     def start(self, traffic: Traffic, progress: Progress | None) -> None:
         self.traffic, self.progress = traffic, progress
@@ -231,6 +228,8 @@ class Simulation:
             phases.append(self.note_events)
         if self.signals.vary and self.control.observers:
             phases.append(self.refresh_for_observers)
+        if self.news.wanted:
+            phases.append(self.tell_news)
         return phases
 
     def choose_reactions(self) -> list[Phase]:
@@ -266,6 +265,13 @@ class Simulation:
         if cluster.first_tokens or cluster.ended or cluster.handed:
             self.signals.refresh(now)
 
+    def tell_news(self, now: int) -> None:
+        """Tell policies what happened at the instances since the router's last event or decision."""
+        cluster = self.cluster
+        eventful = cluster.first_tokens or cluster.ended or cluster.handed
+        if self.news.items and (eventful or now in (self.traffic.next_ps, self.dispatcher.timer)):
+            self.news.deliver(now)
+
     def tell_first_tokens(self, now: int) -> None:
         """Report first tokens to the router, in order of request."""
         first_tokens, control = self.cluster.first_tokens, self.control
@@ -299,6 +305,8 @@ class Simulation:
         busy = any(instance.batch.running or instance.scheduler.count_queued() for instance in cluster.instances)
         if traffic.next_ps != NEVER or self.dispatcher.held or busy:
             self.stop()
+        elif self.news.items:  # at the horizon, policies do not hear of what happened since the router's last event
+            self.news.deliver(self.ended_ps)
         recorder.not_issued = traffic.not_issued
         recorder.abandoned = traffic.abandoned
         recorder.retried = traffic.retried

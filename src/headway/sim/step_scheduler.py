@@ -158,7 +158,7 @@ class StepScheduler:
         self.recorder.preemptions[job.row] += 1
         self.recorder.preempted.append(Preemption(self.cache.now, self.view.index, job.row))
         if self.preempted is not None:
-            self.preempted.report(job.row)
+            self.preempted.report(self.cache.now, job.request)
         self.stats.preemptions += 1
 
     def wait_again(self, job: Job) -> None:

@@ -123,7 +123,7 @@ class Tiers:
                 tier.hits += last - first
                 self.recorder.loaded_from[job.row] = max(tier.level, self.recorder.loaded_from[job.row])
             if self.recorder.events is not None or self.moved is not None:
-                self.tell_move(now, "reload", tier, last - first, job.row)
+                self.tell_move(now, "reload", tier, last - first, job)
             if self.eager or tier.shared:  # the store keeps its copy
                 thrashed = tier.store.touch(content, self.counts, now - THRASH_PS)
             else:
@@ -193,7 +193,7 @@ class Tiers:
         tier.store.blocks -= job.blocks
         tier.swapped += job.blocks
         if self.recorder.events is not None or self.moved is not None:
-            self.tell_move(now, "swap_out", tier, job.blocks, job.row)
+            self.tell_move(now, "swap_out", tier, job.blocks, job)
         if self.down is not None:
             self.down.add(now, job.blocks)
         self.spill(now, tier)
@@ -204,7 +204,7 @@ class Tiers:
         job = load.job
         load.left = 1
         if self.recorder.events is not None or self.moved is not None:
-            self.tell_move(now, "swap_in", self.tiers[0], job.swapped, job.row)
+            self.tell_move(now, "swap_in", self.tiers[0], job.swapped, job)
         self.began[job] = now
         if self.up is not None:
             self.up.add(now, job.swapped)
@@ -272,7 +272,7 @@ class Tiers:
             if fresh:
                 tier.stored += fresh
                 if self.recorder.events is not None or self.moved is not None:
-                    self.tell_move(now, "offload", tier, fresh, -1)
+                    self.tell_move(now, "offload", tier, fresh)
                 self.links.links[tier.link].start(now, fresh * self.block_bytes)
 
     def clear(self, now: int) -> None:
@@ -282,11 +282,12 @@ class Tiers:
                 tier.store.clear()
                 tier.note(now)
 
-    def tell_move(self, now: int, kind: str, tier: Tier, blocks: int, row: int) -> None:
+    def tell_move(self, now: int, kind: str, tier: Tier, blocks: int, job: Job | None = None) -> None:
         if self.recorder.events is not None:
+            row = -1 if job is None else job.row
             self.recorder.events.append(KvMove(now, self.index, kind, tier.name, blocks, row))
         if self.moved is not None:
-            self.moved.report(row, kind, tier.name, blocks)
+            self.moved.report(now, None if job is None else job.request, kind, tier.name, blocks)
 
     def tell_places(self, now: int, content: list[Stretch]) -> None:
         """Log which store, if any, still has a copy of content that left the GPU."""

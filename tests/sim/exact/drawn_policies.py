@@ -9,7 +9,8 @@ from headway import ClusterView, Request, Route
 from headway.policies.registry import REPORTED, Entry
 from headway.types import ADMIT, SERVING, Admit, Reject
 from headway.views.cluster import KEPT
-from headway.views.events import InstanceChanged
+from headway.views.events import FURTHER, InstanceChanged
+from headway.views.instance import InstanceView
 
 VIEW = (
     "inflight",
@@ -76,6 +77,22 @@ class Witness:
 
     def metrics(self) -> dict[str, float]:
         return {"seen": float(self.seen), "decisions": float(self.decisions), "events": float(self.events)}
+
+
+class Hearing(Witness):
+    """Witnesses all events, those that a policy must name as well."""
+
+    observes = FURTHER
+
+    def observe(self, event: Any) -> None:
+        if not isinstance(event, FURTHER):
+            super().observe(event)
+            return
+        self.events += 1
+        views = [tuple(getattr(view, name) for name in VIEW) for view in self.context.instances]
+        values = [getattr(event, name) for name in event.__struct_fields__]
+        facts = [value.id if isinstance(value, Request | InstanceView) else value for value in values]
+        self.look(type(event).__name__, facts, views)
 
 
 class Shedder:

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 import control_draws
+import exact_runs
 import headway
 import session_plans
 from draw_sources import fresh_numbers
+from drawn_policies import Hearing
 from drawn_scenarios import BELIEVING, FAMILIES, LOOKING, PLAIN, ROUTESIM, SCHEDULERS, scattered, searched, write_trace
 from drawn_traits import COMMON, demand, traits
 from exact_runs import MODES, check, most_in_flight, run
@@ -27,6 +29,7 @@ from searching import search
 
 Json = dict[str, Any]
 QUICK, FULL, LONG, SEARCHED = 60, 200, 5000, 40  # scenarios a family
+HEARD = 8  # scenarios a family in which a policy observes all events
 SAVED = 10  # of so many scenarios, one is saved to disk in all modes
 
 
@@ -47,6 +50,33 @@ def check_scattered(family: str, chosen: Iterable[int], folder: Path) -> Counter
 @pytest.mark.parametrize("family", FAMILIES)
 def test_leaping_walking_and_cutting_give_the_same_bytes(family: str, tmp_path: Path) -> None:
     demand(family, check_scattered(family, range(QUICK), tmp_path), few=True)
+
+
+def check_hearing(family: str, chosen: Iterable[int], folder: Path, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(exact_runs, "Witness", Hearing)
+    for number in chosen:
+        scenario = scattered(family, number, folder)
+        scenario["policies"]["routing"] = "witness"
+        try:
+            check(scenario)
+        except Exception as error:
+            error.add_note(f"scattered({family!r}, {number}): {scenario!r}")
+            raise
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_policies_observe_the_same_events_in_all_modes(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_hearing(family, range(HEARD), tmp_path, monkeypatch)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", FAMILIES)
+def test_policies_observe_the_same_events_in_all_modes_on_many_scenarios(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_hearing(family, range(HEARD, QUICK), tmp_path, monkeypatch)
 
 
 @pytest.mark.full
