@@ -59,7 +59,8 @@ class News:
 def make(plane: ControlPlane, kind: type, at: int, index: int, request: Request | None, values: tuple[Any, ...]) -> Any:
     view = plane.ordered[index]
     if kind is BlocksMoved:
-        return BlocksMoved(at, view, *values, request)
+        move, tier, blocks = values
+        return BlocksMoved(at, view, move, tier, blocks, request)
     if kind is BatchRan:
         return BatchRan(at, view, *values)
     assert request is not None
