@@ -15,7 +15,7 @@ def vacate(instance: Instance, now: int) -> list[Job]:
     instance.blocks.settle(now)
     last_token_ps = halt(instance, now)
     if instance.equal_steps is not None:
-        instance.equal_steps.close(last_token_ps)
+        instance.equal_steps.close(now)
     instance.cache.now = now
     batch, loader, scheduler = instance.batch, instance.loader, instance.scheduler
     waiting = [*instance.queue.waiting.values()]

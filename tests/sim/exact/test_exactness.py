@@ -29,7 +29,7 @@ from searching import search
 
 Json = dict[str, Any]
 QUICK, FULL, LONG, SEARCHED = 60, 200, 5000, 40  # scenarios a family
-HEARD = 8  # scenarios a family in which a policy observes all events
+HEARD = 3  # scenarios a family in which a policy observes all events
 SAVED = 10  # of so many scenarios, one is saved to disk in all modes
 
 
