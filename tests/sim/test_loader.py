@@ -41,7 +41,7 @@ def test_hits_are_held_and_not_loaded() -> None:
     loader, job = waiting_for_its_prompt()
     other = new_job(row=0, prompt=64)
     loader.cache.take(2)
-    loader.blocks.offer(other, 2)
+    loader.blocks.offer(other, 2, 0)
     loader.load(job, 2, 4, 0)
     assert loader.cache.held == 4
     assert loader.links.next_ps == 64 - 2 * SIZE + 50

@@ -38,14 +38,14 @@ def test_what_is_computed_of_a_prompt_becomes_hits_once() -> None:
     blocks.cache.take(4)
     job.blocks = 4
     for end in (2, 2, 4):
-        blocks.offer(job, end)
+        blocks.offer(job, end, 0)
         assert blocks.cache.match(job.runs, 4) == job.cached_to == end
 
 
 def test_nothing_becomes_a_hit_without_prefix_caching() -> None:
     blocks, job = new_blocks(caching=False), new_job(prompt=64)
     blocks.cache.take(4)
-    blocks.offer(job, 4)
+    blocks.offer(job, 4, 0)
     assert blocks.cache.match(job.runs, 4) == 0
 
 

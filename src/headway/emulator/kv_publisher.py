@@ -93,7 +93,7 @@ class KvPublisher:
 
     def _add_removed(self) -> None:
         cache, hashes = self.instance.cache, []
-        for key in dict.fromkeys(key for _, key, _ in self.log):
+        for key in dict.fromkeys(key for _, _, key, _ in self.log):
             known = self.published.get(key)
             if known is None:
                 continue

@@ -125,7 +125,7 @@ def keep_on_handing(plain: Plain, instance: Instance, *given: Any) -> bool:
 
 def cache_too_early(plain: Plain, loader: Loader, handover: Any, *given: Any) -> None:
     plain(loader, handover, *given)
-    loader.blocks.offer(handover.target, handover.target.known // loader.size)
+    loader.blocks.offer(handover.target, handover.target.known // loader.size, 0)
 
 
 def keep_a_copy(plain: Plain, cache: KvCache, *given: Any) -> list[Any]:
