@@ -195,7 +195,7 @@ def twin(
 def conformance(
     url: Annotated[
         str | None,
-        Parameter(help="URL of a router configured with the engines at --listen. Default: Headway's gateway."),
+        Parameter(help="URL of your router, which routes to the engines at --listen. Default: Headway's gateway."),
     ] = None,
     /,
     *,

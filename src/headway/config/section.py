@@ -56,10 +56,14 @@ def place_of(name: str, where: str) -> str:
 
 
 def _convert(key: Key, value: Any, where: str) -> Any:
-    for form in (value, _exponents_read(value)):
+    for form in (_unchanged, _exponents_read):  # the second only if the value is wrong as it is
         with suppress(msgspec.ValidationError, OverflowError, RecursionError):
-            return msgspec.convert(form, key.type)
+            return msgspec.convert(form(value), key.type)
     raise HeadwayError(f"{place_of(key.name, where)}: expected {describe_type(key.type)}, got {shown(value)}.")
+
+
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 EXPONENT: Final = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d{1,3}")

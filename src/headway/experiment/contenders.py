@@ -131,7 +131,9 @@ def _of_spec(stage: str, spec: str | Mapping[str, Any], own: Any) -> Contender:
     if not parameters and registry.canonical(name) == registry.canonical(own_name):
         chosen = own
         parameters = _diff_from_defaults(registry.find(stage, name, WHERE), own_parameters)
-    policy = registry.build(stage, chosen, WHERE)  # build the policy before its label, because its errors are clearer
+    policy = registry.build(
+        stage, chosen, WHERE
+    )  # build the policy first: if it is wrong, this error is clearer than that of its label
     return Contender(label(name, parameters), chosen, registry.entry_of(policy).oracle)
 
 

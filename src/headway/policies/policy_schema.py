@@ -43,7 +43,8 @@ class PolicyForm(Struct, frozen=True, eq=False):
 
 
 def policy_form(stage: str, live: bool = False) -> Form:
-    """Return the form of a policy of this stage. If `live` is set, the form excludes oracle policies."""
+    """Return the form of a key that holds a policy of this stage, from which its JSON Schema is generated. If `live` is
+    set, the form excludes oracle policies."""
     return Form.of(PolicyForm(stage, live))
 
 

@@ -154,7 +154,9 @@ def _check_counts(recorder: Recorder) -> None:
         raise InvariantError(f"{arrived} requests arrived, but {ended} have an outcome.")
     if not (0 <= recorder.abandoned <= recorder.not_issued and 0 <= recorder.retried <= arrived):
         counts = f"{recorder.not_issued} turns never issued, {recorder.abandoned} of them abandoned"
-        raise InvariantError(f"{arrived} requests arrived, {recorder.retried} of them retries, and {counts}.")
+        raise InvariantError(
+            f"Counts disagree: {arrived} requests arrived, {recorder.retried} of them retries, and {counts}."
+        )
     arrivals = recorder.arrival_ps
     if not all(map(ge, arrivals[1:], arrivals)):
         raise InvariantError("Requests are not in order of arrival.")

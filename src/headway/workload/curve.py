@@ -74,7 +74,7 @@ class Curve:
 
         A total of `unit` stands for one expected arrival. If the integral never reaches a total, the iterator ends. If
         the integral reaches a total at the start of a period without arrivals, the arrival moves to the end of the
-        period. To compare in whole numbers, the code multiplies both totals and doubled areas by constants; a
+        period. To compare whole numbers only, the code multiplies the totals, and twice the areas, by constants. A
         multiplied total is called a target.
         """
         scale, parts = 2 * US_PER_SECOND * self.scale * rate.denominator, unit * rate.numerator

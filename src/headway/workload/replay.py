@@ -172,7 +172,7 @@ class Replay:
             return Sessions([source])
         if users is not None:
             raise HeadwayError(
-                f"{PLACE}.starts.users: a user starts a session when the last one has ended. Set replay: think."
+                f"{PLACE}.starts.users: needs replay: think. A user starts a session when the previous one has ended."
             )
         if retry.max:
             return Sessions([Source(self._single_turns(), retry, self._clock.stop_ps, timeout_ps=timeout_ps)])

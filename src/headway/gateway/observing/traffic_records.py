@@ -203,7 +203,9 @@ def _own_folder(settings: RecordSettings) -> Any:
             return place
     except OSError as error:
         raise HeadwayError(f"records: cannot write to {settings.folder}: {error.strerror or error}.") from None
-    raise HeadwayError(f"records: {settings.folder} has folders up to {RUNS - 1}; choose another folder.")
+    raise HeadwayError(
+        f"records: {settings.folder} is full: its run folders have all numbers up to {RUNS - 1}. Choose another folder."
+    )
 
 
 def _engine(backend: Backend) -> Engine:
