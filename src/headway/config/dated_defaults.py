@@ -27,4 +27,7 @@ SETS: Final[dict[Dated, Defaults]] = {
     "2026-12": Defaults(poll_interval_ps=PS_PER_SECOND // 2, effective_load="outstanding", auto=True, belief="both"),
 }
 FIRST: Final[Dated] = "2026-11"  # the set of the presets, and the values that the classes of sections declare
-CURRENT: Final[Dated] = "2026-12"  # the set of files that name none
+CURRENT: Final[Dated] = "2026-12"  # the set of scenarios that name none
+# The set of gateways that name none. With the rule `outstanding`, idle engines are equal, and the default policy
+# `weighted` does not spread cold prompts that arrive one at a time.
+LIVE: Final[Dated] = "2026-11"

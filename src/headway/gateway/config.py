@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Final
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from headway.config.dated_defaults import CURRENT, Dated
+from headway.config.dated_defaults import LIVE, Dated
 from headway.config.documents import beside, read_yaml
 from headway.config.keys import INTERNAL, Bytes, Doc, Duration, Form, PositiveDuration, Unit, write
 from headway.config.section import read
@@ -119,7 +119,7 @@ class Config(Struct, frozen=True, kw_only=True):
         "received nothing",
     ] = 2
     health: Annotated[HealthSettings, "health checks and ejection of engines; see below"] = HealthSettings()
-    defaults: Annotated[Dated, "set of defaults, see [defaults.md](defaults.md)"] = CURRENT
+    defaults: Annotated[Dated, "set of defaults, see [defaults.md](defaults.md)"] = LIVE
     signals: Annotated[
         SignalSettings, Unit("mapping or off", SignalSettings.read, write), "polling of engine metrics; see below"
     ] = SignalSettings()

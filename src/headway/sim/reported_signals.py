@@ -125,7 +125,7 @@ class PolledSignals(Signals):
         self.vary = self.polled = True
         # Only a policy that reads the reported load needs the number of requests that have ended since.
         self.counts_ends = any(
-            name in (*entry.exact, *entry.reported)
+            name in entry.exact or name in entry.reported
             for entry in map(entry_of, [*policies, *scalers])
             for name in ("queued", "running", "finished_since_report")
         )
