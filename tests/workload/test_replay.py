@@ -136,7 +136,7 @@ def test_what_a_trace_cannot_do_is_told(tmp_path: Path) -> None:
     assert error_of(path, share_system=True).startswith(
         "workload.trace.share_system: this mooncake trace has no lengths of tool and system prompts"
     )
-    assert error_of(path, starts={"users": 2}).startswith("workload.trace.starts.users: a user starts a session")
+    assert error_of(path, starts={"users": 2}).startswith("workload.trace.starts.users: needs replay: think")
     (tmp_path / "a.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,4808,10\n")
     azure = str(tmp_path / "a.csv")
     assert error_of(azure, replay="think").startswith("workload.trace.replay: this azure trace has no sessions")
