@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from conftest import ROOT, Run
-from headway import cli, inspect_trace
+from headway import cli, inspect_trace, plan
 from headway.errors import HeadwayError
 from headway.workload.traces import open_trace
 from headway.workload.traces.record import Record
@@ -260,6 +260,34 @@ def test_bad_rows_of_a_table_are_skipped_if_asked(headway: Run, tmp_path: Path) 
     looked = headway("trace", "inspect", "my.csv", "--map", MAP, "--skip-bad", cwd=tmp_path)
     (tmp_path / "s.yaml").write_text(looked.stdout.splitlines()[-1] + "\n")
     assert headway("run", "s.yaml", cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ("run",),
+        ("compare", "--policies", "random,round-robin", "--workers", "1"),
+        ("sweep", "--vary", "cluster.instances=1,2", "--workers", "1"),
+        ("controls",),
+    ],
+    ids=lambda verb: verb[0],
+)
+def test_a_run_says_how_many_bad_rows_it_skipped(headway: Run, tmp_path: Path, verb: tuple[str, ...]) -> None:
+    (tmp_path / "my.csv").write_text(TABLE + "99,-1,5,x\n")
+    (tmp_path / "s.yaml").write_text(f'workload: {{trace: {{path: my.csv, columns: "{MAP}", skip_bad: true}}}}\n')
+    done = headway(verb[0], "s.yaml", *verb[1:], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    [line] = [line for line in done.stderr.splitlines() if "bad rows" in line]
+    assert line.startswith("headway: my.csv: bad rows are skipped: 1 (line 14: prompt (in_tok) '-1' is not")
+    (tmp_path / "my.csv").write_text(TABLE)
+    assert "bad rows" not in headway(verb[0], "s.yaml", *verb[1:], cwd=tmp_path).stderr
+
+
+def test_a_plan_says_how_many_bad_rows_it_skipped(tmp_path: Path) -> None:
+    (tmp_path / "my.csv").write_text(TABLE + "99,-1,5,x\n")
+    trace = {"path": str(tmp_path / "my.csv"), "columns": MAP, "skip_bad": True}
+    answer = plan({"workload": {"trace": trace}}, "ttft_p99<=10s", seeds=1, points=0, workers=1)
+    assert any(note.startswith("my.csv: bad rows are skipped: 1 (line 14") for note in answer.notes)
 
 
 def test_the_controls_replay_a_table_by_its_columns(headway: Run, tmp_path: Path) -> None:

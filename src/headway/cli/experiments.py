@@ -59,7 +59,13 @@ def compare(
     from headway.display.progress import Bar
     from headway.experiment.compare import compare as compare_policies
     from headway.experiment.contenders import ALL, contenders
-    from headway.experiment.notes import note_idle_autoscaler, note_lost_prefixes, note_missed_faults, note_unmeasured
+    from headway.experiment.notes import (
+        note_bad_rows,
+        note_idle_autoscaler,
+        note_lost_prefixes,
+        note_missed_faults,
+        note_unmeasured,
+    )
     from headway.experiment.repeatable import Repetition
     from headway.report.comparison import comparison_report
 
@@ -92,7 +98,7 @@ def compare(
         say(f"wrote {len(comparison.ranked):,} runs and study.json to {output}")
     summaries = [summary for _, summary in comparison.ranked]
     say(note_idle_autoscaler(loaded, stage == "scaling"), note_missed_faults(loaded, summaries))
-    say(note_unmeasured(loaded))
+    say(note_unmeasured(loaded), note_bad_rows(loaded))
     rivals = contenders(loaded, chosen, stage)
     for rival in rivals:
         say(Repetition(loaded.resolved(), rival.policies).problem())
@@ -113,7 +119,7 @@ def controls(scenario: ScenarioFile = None, /, *, choice: Choice = AS_IT_IS, as_
     """
     from headway.display.progress import Bar
     from headway.experiment.controls import controls as run_controls
-    from headway.experiment.notes import note_unmeasured
+    from headway.experiment.notes import note_bad_rows, note_unmeasured
     from headway.report.controls import report
 
     option = next(iter(choice.routing()), None)
@@ -122,7 +128,7 @@ def controls(scenario: ScenarioFile = None, /, *, choice: Choice = AS_IT_IS, as_
     loaded = choice.load(scenario)
     with Bar(None, "policies") as bar:
         runs = run_controls(loaded, progress=bar.update)
-    say(note_unmeasured(loaded))
+    say(note_unmeasured(loaded), note_bad_rows(loaded))
     return runs.summary() if as_json else Page([report(runs)])
 
 
@@ -157,9 +163,11 @@ def sweep(
     Prints a row for each point, and up to which load or size the SLO holds.
     """
     from headway.display.progress import SweepProgress
+    from headway.experiment.notes import note_bad_rows
     from headway.experiment.repeatable import Repetition
     from headway.experiment.sweep import sweep as run_sweep
     from headway.report.sweep import report
+    from headway.scenario.scenario import Scenario
 
     if trace != "minimal" and output is None:
         raise HeadwayError("--trace: needs an output folder. Add -o FOLDER.")
@@ -179,7 +187,7 @@ def sweep(
     if output is not None:
         runs = len(grid.points)
         say(f"wrote {runs:,} run{'s' * (runs != 1)} and study.json to {output}")
-    say(Repetition(grid.scenario).problem())
+    say(note_bad_rows(Scenario.load(grid.scenario)), Repetition(grid.scenario).problem())
     return grid.summary() if as_json else Page([report(grid, () if show is None else grid.show)])
 
 

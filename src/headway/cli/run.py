@@ -92,6 +92,7 @@ def run(
 ) -> Page | Json:
     """Simulate a scenario and print its latency, cost and issues."""
     from headway.experiment.notes import (
+        note_bad_rows,
         note_idle_autoscaler,
         note_lost_prefixes,
         note_missed_faults,
@@ -118,7 +119,7 @@ def run(
     routing = result.scenario["policies"]["routing"]
     say(note_lost_prefixes(loaded.cluster, {routing["name"]: routing}), note_idle_autoscaler(loaded))
     say(note_unmeasured(loaded), note_missed_faults(loaded, [result.summary()]))
-    say(note_one_model(loaded, result), repetition.problem())
+    say(note_bad_rows(loaded), note_one_model(loaded, result), repetition.problem())
     if as_json:
         say(note_no_figures(result.summary(), loaded.warmup))
         return {"run": about(loaded), **result.summary()}

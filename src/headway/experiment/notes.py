@@ -1,7 +1,10 @@
 """Notes on figures: why a run has no figures, or what limits their meaning."""
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from headway.config.wording import cut
 from headway.policies import registry
@@ -9,6 +12,9 @@ from headway.policies.registry import DEFAULT_POLICIES
 from headway.results.result import Result
 from headway.scenario.cluster_spec import Cluster
 from headway.scenario.scenario import Scenario
+from headway.workload.replay import open_replayed
+from headway.workload.trace_spec import parse
+from headway.workload.traces.own_table import BAD_ROWS
 
 COPIES = "keep_prefill_copy"
 
@@ -62,6 +68,19 @@ def note_unmeasured(scenario: Scenario) -> str | None:
         if sentence is not None:
             notes[sentence] = None
     return " ".join(notes) or None
+
+
+def note_bad_rows(scenario: Scenario) -> str | None:
+    """Return a note that counts the rows of the trace that `skip_bad` skipped, with the first of them. If no row was
+    skipped, return None."""
+    if scenario.workload.trace is None:
+        return None
+    trace = parse(scenario.workload.trace)
+    if not trace.skip_bad:
+        return None
+    info = open_replayed(replace(trace, transforms=None), seed=0).info
+    note = next((note for note in info.extra.get("notes", ()) if note.startswith(BAD_ROWS)), None)
+    return None if note is None else f"{Path(trace.path).name}: {note}."
 
 
 def note_one_model(scenario: Scenario, result: Result) -> str | None:

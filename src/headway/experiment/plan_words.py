@@ -6,7 +6,7 @@ from typing import Final
 from headway.config.wording import join_words
 from headway.errors import HeadwayError, worded
 from headway.experiment.bracket import FURTHEST
-from headway.experiment.notes import note_unmeasured
+from headway.experiment.notes import note_bad_rows, note_unmeasured
 from headway.experiment.space import Counts
 from headway.experiment.trials import Candidate, Trials
 from headway.scenario.scenario import Scenario
@@ -83,8 +83,7 @@ def notes(
             f"Use {worded('--every', 'every=True')} to run them as well."
         )
     workload, load, runs = scenario.workload, trials.load, trials.of(answer)
-    if (doubts := note_unmeasured(scenario)) is not None:
-        sentences.append(doubts)
+    sentences += [note for note in (note_unmeasured(scenario), note_bad_rows(scenario)) if note is not None]
     pools = scenario.cluster.scaling_pools().values()
     if "scaling" in scenario.resolved()["policies"] or any(pool.scales() for pool in pools):
         sentences.append("The plan ignores the autoscaler: it compares clusters of fixed size.")

@@ -229,8 +229,9 @@ class Pair(Pairing):
     uncached-threshold) does not split the request, or the instance has role both, the decode instance also computes the
     prompt. It reads the signals that its parts read.
 
-    Limits: those of its parts. The default `decode`, `least-kv`, does not see the queue of a slow instance, and sends
-    the many short requests of some traces to one instance until the next report.
+    Limits: those of its parts. By default, `least-kv` chooses the decode instance. Between two reports it sends every
+    request to the same instance, which delays the many short requests of some traces. It cannot see the queue of a slow
+    instance. For `decode`, use `least-loaded`.
     """
 
     prefill: HalfSpec = "least-loaded"
@@ -271,8 +272,9 @@ class PrefixPair(Pair):
     Set `keep_prefill_copy: true` in the deployment's `transfer`. Without it a prefill instance loses its copy of the
     prefix when the blocks are transferred, and the run prints a warning. Ties: lowest index.
 
-    Limits: those of its parts. The default `decode`, `least-kv`, does not see the queue of a slow instance, and sends
-    the many short requests of some traces to one instance until the next report.
+    Limits: those of its parts. By default, `least-kv` chooses the decode instance. Between two reports it sends every
+    request to the same instance, which delays the many short requests of some traces. It cannot see the queue of a slow
+    instance. For `decode`, use `least-loaded`.
     """
 
     prefill: HalfSpec = "weighted"

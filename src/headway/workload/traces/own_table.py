@@ -28,6 +28,7 @@ from headway.workload.traces.table_files import file_batches, has_decimal_commas
 from headway.workload.traces.table_rows import FIELDS, Fields, RowParser
 
 BLOCK_TOKENS: Final = 16
+BAD_ROWS: Final = "bad rows are skipped"  # beginning of the note that counts them
 SHOWN: Final = 5  # maximum number of bad rows that an error lists
 MAX_PREFIXES: Final = 500_000  # maximum number of prefixes, which stay in memory
 
@@ -115,7 +116,7 @@ class _Table:
         survey = self.survey
         notes = []
         if survey.bad:
-            notes.append(f"bad rows are skipped: {survey.bad:,} ({'; '.join(survey.examples)})")
+            notes.append(f"{BAD_ROWS}: {survey.bad:,} ({'; '.join(survey.examples)})")
         if not survey.ordered:
             notes.append("rows are not in order of arrival; they are sorted")
         if survey.shortest and "prefix_tokens" not in self.columns:
