@@ -206,7 +206,9 @@ def test_the_lock_ends_after_the_first_decisions() -> None:
         assert control.lock is control.audience.lock is not None
         control.arrive(0, request(number))
     assert control.lock is control.audience.lock is None
-    control.join(0, [])
+    control.join(0, [registry.build("admission", "always", "admission")])
+    assert control.lock is control.audience.lock is None  # Headway's own policies are trusted
+    control.join(0, [First()])
     assert control.lock is control.audience.lock is not None  # new policies are watched again
 
 

@@ -17,6 +17,7 @@ from headway.config.keys import Duration, PositiveDuration
 from headway.control.view_lock import ViewLock
 from headway.errors import HeadwayError
 from headway.policies.answers import check_scale
+from headway.policies.registry import ours
 from headway.policies.scaling.thresholds import Static
 from headway.types import NEVER, PS_PER_SECOND, REDIRECTED, RETRIED, SERVING, Request
 from headway.views.events import Event, Finished, FirstToken, Handed, InstanceChanged, Routed
@@ -104,7 +105,10 @@ class Autoscaler:
         self.moving: OrderedDict[int, int] = OrderedDict()  # id of a redirected request -> time of its first token
         self.start_ps = self.checked_ps = 0
         self.next_ps = NEVER
-        self.lock: ViewLock | None = ViewLock([view for pool in self.pools for view in pool.views], pools=self.pools)
+        self.lock: ViewLock | None = None  # set during the first calls of a user's policies
+        if not all(map(ours, self.policies)):
+            self.lock = ViewLock([view for pool in self.pools for view in pool.views], pools=self.pools)
+            self.lock.trust(self.policies)
         if triggers is not None:
             for pool in self.pools:
                 pool.high, pool.low = triggers.high, triggers.low

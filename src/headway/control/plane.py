@@ -45,7 +45,7 @@ from headway.policies.context import Context
 from headway.policies.disaggregation import make_pairing
 from headway.policies.flow import NoFlow, Waiting
 from headway.policies.prefix_index import PrefixIndex
-from headway.policies.registry import entry_of, figures
+from headway.policies.registry import entry_of, figures, ours
 from headway.types import ADMIT, NEVER, NO_PRIORITY, SERVING, Admit, Delay, Priority, Reject, Request, Route
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
@@ -93,7 +93,8 @@ class ControlPlane:
         self.groups = ModelGroups(context.instances)
         on_error = None if guard is None else guard.observer_failed
         self.audience = Audience(context, self.cluster, on_indexes, on_error)
-        self._lock_views()
+        self.lock: ViewLock | None = None  # set during the first decisions of new policies
+        self.watch(tuple(self.policies.values()))
         self.waiting = WaitingRoom(context, self.groups, self.flow, patience_ps, self.audience.on_dequeued)
         self.unserved = Unserved(unserved or self._too_late)
         self.audience.join(0, [admission, priority, self.stages.routing, *self.waiting.queues()], {})
@@ -235,10 +236,14 @@ class ControlPlane:
         right = "route must return a Route, as in Route(view.id), or a Reject"
         raise wrong_answer("policies.routing", stages.routing, right, decision, request)
 
-    def _lock_views(self) -> None:
-        """Lock the views during the next calls of policies, because new policies decide."""
-        self.lock: ViewLock | None = ViewLock(self.ordered, self.cluster)
-        self.audience.lock = self.lock
+    def watch(self, policies: Sequence[Any], trusting: bool = True) -> None:
+        """Lock the views during the next calls of these new policies. If `trusting` is set, the views stay unlocked
+        during calls of Headway's own policies."""
+        if trusting and all(map(ours, policies)):
+            return
+        self.lock = self.audience.lock = ViewLock(self.ordered, self.cluster)
+        if trusting:
+            self.lock.trust((*self.policies.values(), *policies))
 
     def _count_locked(self) -> None:
         """Count a decision during which the views were locked."""
@@ -407,7 +412,7 @@ class ControlPlane:
     def join(self, now_ps: int, policies: Sequence[Any]) -> None:
         """Bind further policies and send them all events from now on. For each request in flight, they first receive
         events as if the request were routed now."""
-        self._lock_views()
+        self.watch(policies)
         self.audience.join(now_ps, policies, self.flights.by_id)
 
     def show(self, now_ps: int, names: Sequence[str]) -> None:

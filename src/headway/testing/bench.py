@@ -161,8 +161,7 @@ class Bench:
         control = ControlPlane(
             self.context, policies["admission"], policies["priority"], policies["routing"], policies.get("flow")
         )
-        assert control.lock is not None
-        control.lock.trusts = False
+        control.watch((), trusting=False)
         return control
 
     def drive(self, control: ControlPlane, script: Iterable[Request]) -> list[Any]:

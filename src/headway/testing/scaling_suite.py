@@ -18,7 +18,6 @@ class ScalingSuite(PolicySuite):
 
     def check(self, bench: Bench, policy: Any, pool: PoolView) -> int | None:
         lock = ViewLock(bench.views, pools=[pool])
-        lock.trusts = False
         answer = lock.call(policy, policy.scale, pool)
         if answer is None:
             return None
