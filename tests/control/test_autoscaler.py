@@ -386,15 +386,44 @@ def test_decisions_are_the_changes_within_bounds() -> None:
     policies = [Told(Scale(3, "more")), Told(Scale(2, "as many")), Told(None), Told(Scale(0, "fewer"))]
     made = scaler(*pools, policies=policies)
     assert made.decide(30 * SECOND, "attainment") == [
-        Decision(0, 2, 3, "more", "attainment"),
-        Decision(3, 2, 1, "fewer", "attainment"),
+        Decision(0, 2, 3, "more", "attainment", pools[0].metrics()),
+        Decision(3, 2, 1, "fewer", "attainment", pools[3].metrics()),
     ]
     assert scaler(watch(), policies=[Told(Scale(10**30))]).decide(0, "interval")[0].after == 4
 
 
 def test_a_pool_below_its_minimum_is_brought_up_to_it() -> None:
-    made = scaler(watch(ready=1, minimum=2))
-    assert made.decide(30 * SECOND, "interval") == [Decision(0, 1, 2, "bounds: 2 replicas", "interval")]
+    pool = watch(ready=1, minimum=2)
+    made = scaler(pool)
+    expected = [Decision(0, 1, 2, "bounds: 2 replicas", "interval", pool.metrics())]
+    assert made.decide(30 * SECOND, "interval") == expected
+
+
+def test_a_decision_has_the_metrics_that_the_policy_saw() -> None:
+    pool = watch()
+    made = scaler(pool, policies=[Told(Scale(3, "more"))])
+    traffic = Traffic(made)
+    sent = [request(number, number) for number in range(6)]
+    for one in sent:
+        traffic.route(one.id, one)
+    traffic.end(8, sent[0])
+    pool.views[0].queued, pool.views[1].queued = 3, 0
+    (decision,) = made.decide(10 * SECOND, "interval")
+    metrics = decision.metrics
+    assert (metrics.replicas, metrics.serving, metrics.starting) == (2, 2, 0)
+    assert (metrics.inflight, metrics.pending, metrics.utilization) == (5, 0, 5 / 20)
+    assert metrics.rate == pool.rate(made.window_ps / SECOND) > 0
+    assert metrics.attainment == {"standard": 0.0}
+    assert metrics.mean_latency_s == metrics.p99_latency_s == 8.0
+    assert metrics.signals == {"queued": 1.5, "running": 0.0, "kv_utilization": 0.0, "busy": 0.0}
+
+
+def test_a_decision_leaves_out_signals_that_the_run_does_not_maintain() -> None:
+    pool = watch()
+    for view in pool.views:
+        view.hide("kv_used", "busy")
+    (decision,) = scaler(pool, policies=[Told(Scale(3))]).decide(10 * SECOND, "interval")
+    assert list(decision.metrics.signals) == ["queued", "running"]
 
 
 def test_since_scaled_counts_from_when_a_change_was_carried_out() -> None:

@@ -33,6 +33,24 @@ def test_an_instance_is_ready_after_provisioning_and_loading_and_warming(tmp_pat
     assert result.summary()["scaling"]["replica_seconds"] == pytest.approx((end + end - 10) / 1000)
 
 
+def test_a_scaling_record_has_what_the_autoscaler_saw_and_the_delays_that_followed(tmp_path: Path) -> None:
+    given = scenario(
+        requests(tmp_path, (0, 16, 12)), max_replicas=2, scaling={**SLOWLY, "warmup": {"duration": "40ms"}}
+    )
+    (event,) = lived(given, UP).scaling_events
+    assert (event.instances, event.delays_ps, event.warm_ps) == ([1], [20 * 10**9], [70 * 10**9])
+    assert event.metrics is not None
+    assert (event.metrics.replicas, event.metrics.inflight) == (1, 1)
+
+
+def test_a_scaling_record_says_how_long_the_drain_took_and_what_never_came_to_serve(tmp_path: Path) -> None:
+    given = scenario(requests(tmp_path, (0, 16, 12)), max_replicas=2, scaling=SLOWLY)
+    given["scaling"]["interval"] = "5ms"
+    up, down = lived(given, partial(Told, (5, 2), (10, 1))).scaling_events
+    assert (up.instances, up.delays_ps, up.warm_ps) == ([1], [-1], [-1])  # drained while it was provisioning
+    assert (down.instances, down.delays_ps, down.warm_ps) == ([1], [0], [])
+
+
 def test_without_delays_it_serves_at_the_instant_of_the_decision(tmp_path: Path) -> None:
     given = scenario(requests(tmp_path, (0, 16, 5), (10.5, 16, 5)), max_replicas=2, scaling={"interval": "10ms"})
     result = lived(given, UP)

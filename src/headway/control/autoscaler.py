@@ -21,7 +21,7 @@ from headway.policies.registry import ours
 from headway.policies.scaling.thresholds import Static
 from headway.types import NEVER, PS_PER_SECOND, REDIRECTED, RETRIED, SERVING, Request
 from headway.views.events import Event, Finished, FirstToken, Handed, InstanceChanged, Routed
-from headway.views.pool import NOTHING, PoolView
+from headway.views.pool import NOTHING, PoolMetrics, PoolView
 
 KEPT_PS: Final = 600 * PS_PER_SECOND  # maximum window that a policy without `windows_s` may read
 MOST_MOVING: Final = 10_000  # maximum number of redirected requests that are remembered until they are sent again
@@ -65,6 +65,7 @@ class Decision(Struct, frozen=True):
     after: int
     reason: str
     cause: str  # cause of the check: `interval` or the name of the trigger
+    metrics: PoolMetrics
 
 
 class Stay(Struct, eq=False):
@@ -241,7 +242,8 @@ class Autoscaler:
                 target, reason = answer.replicas, answer.reason
             after = min(max(target, pool.minimum), pool.maximum)
             if after != before:
-                decisions.append(Decision(number, before, after, reason or f"bounds: {after} replicas", cause))
+                reason = reason or f"bounds: {after} replicas"
+                decisions.append(Decision(number, before, after, reason, cause, pool.metrics()))
         return decisions
 
     def ask(self, policy: Any, pool: PoolView) -> Any:

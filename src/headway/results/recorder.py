@@ -9,6 +9,7 @@ from msgspec import Struct
 from headway.config.keys import PositiveDuration
 from headway.results.records import Batch, KvMove, Preemption, Thrash
 from headway.types import OUTCOMES, Request
+from headway.views.pool import PoolMetrics
 
 COMPLETED = OUTCOMES.index("completed")
 REJECTED = OUTCOMES.index("rejected")
@@ -157,6 +158,12 @@ class ScaleRecord(Struct, frozen=True):
     after: int
     reason: str = ""
     trigger: str = ""  # event that caused the autoscaler's check: interval, queue_depth, ...
+    metrics: PoolMetrics | None = None  # what the autoscaler saw; None in records of other programs
+    # The instances that the change started or drained. For each: the time from the change until it serves requests or,
+    # if it was drained, until it has stopped; and the end of its warm-up. A time is -1 if the event never happened.
+    instances: list[int] = []
+    delays_ps: list[int] = []
+    warm_ps: list[int] = []  # empty if the change drained instances
 
 
 class StateChange(Struct, frozen=True, gc=False):

@@ -17,6 +17,7 @@ from headway.results.findings import find
 from headway.results.metrics import summarise
 from headway.results.recorder import InstanceStats, Recorder, RunFacts, ScaleRecord, StateChange
 from headway.results.records import Batch, Counterfactual, Findings, KvMove, Preemption, Prompt, Series, Thrash
+from headway.results.scaling import with_delays
 from headway.results.statistics import PS_PER_MS
 from headway.results.table import TYPES, Table
 from headway.types import PS_PER_SECOND, Json
@@ -82,7 +83,7 @@ class Result(Displayed):
             scenario,
             Table.of(recorder),
             summary,
-            recorder.scaled,
+            with_delays(recorder.scaled, recorder.states),
             recorder.states,
             preemptions=recorder.preempted,
             thrashes=recorder.thrashed,

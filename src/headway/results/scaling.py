@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from headway.results.recorder import InstanceStats, PoolFacts, Recorder, RunFacts, ScaleRecord, StateChange
 from headway.results.sample import ratio
 from headway.results.statistics import spread_of
@@ -114,6 +116,33 @@ def turns_back(earlier: ScaleRecord, later: ScaleRecord) -> bool:
     """Return whether the later of two changes of a pool reverses the earlier one within `OSCILLATION_PS`."""
     opposite = (earlier.after > earlier.before) != (later.after > later.before)
     return opposite and later.at_ps - earlier.at_ps <= OSCILLATION_PS
+
+
+def with_delays(scaled: Sequence[ScaleRecord], changes: Sequence[StateChange]) -> list[ScaleRecord]:
+    """Complete the records of a run: add how long each change took to have its effect on each instance."""
+    of: dict[int, list[StateChange]] = {}
+    for change in changes if scaled else ():
+        of.setdefault(change.instance, []).append(change)
+    completed = []
+    for record in scaled:
+        grows = record.after > record.before
+        later = [[change for change in of.get(index, ()) if change.at_ps >= record.at_ps] for index in record.instances]
+        serves = [_reached(states, SERVING if grows else ("stopped",)) for states in later]
+        delays = [at_ps - record.at_ps if at_ps >= 0 else -1 for at_ps in serves]
+        warm = [_reached(states, ("ready",)) for states in later] if grows else []
+        completed.append(replace(record, delays_ps=delays, warm_ps=warm))
+    return completed
+
+
+def _reached(states: Sequence[StateChange], wanted: tuple[str, ...]) -> int:
+    """Return when an instance reaches one of the wanted states, from the start or the drain at the head of `states`; -1
+    if it starts or stops again first."""
+    for change in states:
+        if change.state in wanted:
+            return change.at_ps
+        if change.state == "stopped" or (change.state == "provisioning" and change is not states[0]):
+            break
+    return -1
 
 
 def startups(changes: Sequence[StateChange]) -> tuple[list[int], list[int]]:

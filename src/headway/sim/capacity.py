@@ -106,11 +106,12 @@ class Capacity:
         dispatcher.signals.refresh(now)
         for decision in autoscaler.decide(now, cause):
             pool = self.setup.pools[decision.pool]
-            before = lifecycle.count(pool)
+            before, changes = lifecycle.count(pool), len(dispatcher.recorder.states)
             after = self.resize(now, pool, decision.after)
             if after != before:
                 autoscaler.on_scaled(now, decision.pool)
-                record = ScaleRecord(now, pool.id, before, after, decision.reason, cause)
+                changed = dict.fromkeys(change.instance for change in dispatcher.recorder.states[changes:])
+                record = ScaleRecord(now, pool.id, before, after, decision.reason, cause, decision.metrics, [*changed])
                 dispatcher.recorder.scaled.append(record)
 
     def resize(self, now: int, pool: PoolSetup, target: int) -> int:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from headway.errors import HeadwayError
 from headway.types import PS_PER_SECOND, REPLICAS, SERVING, STARTING
-from headway.views.instance import InstanceView
+from headway.views.instance import SIGNALS, InstanceView
 from headway.views.window import Window
 
 REMEMBERED: Final = 1 << 16  # maximum number of samples in the history, which is 22 days of checks every 30 s
@@ -30,6 +30,24 @@ class LoadSample(Struct, frozen=True, gc=False):
     rate: float  # requests per second that were sent to the pool between the checks
     concurrency: float  # mean number of requests in flight or waiting for an instance, over the time between the checks
     queued: float  # mean over the serving instances of the number of queued requests, at the later check
+
+
+class PoolMetrics(Struct, frozen=True, omit_defaults=True):
+    """The metrics of a pool at a check of the autoscaler. Rates and latencies cover the metrics window."""
+
+    replicas: int
+    serving: int
+    starting: int
+    inflight: int  # number of requests at the pool's instances
+    pending: int  # number of requests that wait at the router
+    utilization: float  # requests in flight ÷ slots of the serving instances; 0 if none serves
+    rate: float  # requests per second
+    attainment: dict[str, float] = {}  # fraction of requests that met their SLO, by class
+    mean_ttft_s: float | None = None
+    p99_ttft_s: float | None = None
+    mean_latency_s: float | None = None
+    p99_latency_s: float | None = None
+    signals: dict[str, float] = {}  # means over the serving instances, of the signals in MEANS that the run maintains
 
 
 class RunningTotal:
@@ -261,6 +279,27 @@ class PoolView:
     def history(self) -> Sequence[LoadSample]:
         """One sample for each check, the oldest first, including the current one."""
         return self.samples
+
+    def metrics(self) -> PoolMetrics:
+        """Return the metrics that the autoscaler sees now."""
+        hidden = self.views[0].hidden if self.views else ()
+        maintained = [name for name in MEANS if not any(read in hidden for read in SIGNALS[name].reads)]
+        window_s = self.window_ps / PS_PER_SECOND
+        return PoolMetrics(
+            replicas=self.replicas,
+            serving=self.serving,
+            starting=self.starting,
+            inflight=self.inflight,
+            pending=self.pending,
+            utilization=self.inflight / self.serving_slots if self.serving_slots else 0.0,
+            rate=self.rate(window_s) if self.window_ps else 0.0,
+            attainment=dict(self.attainment),
+            mean_ttft_s=self.mean_ttft,
+            p99_ttft_s=self.p99_ttft,
+            mean_latency_s=self.mean_latency,
+            p99_latency_s=self.p99_latency,
+            signals={name: getattr(self, name) for name in maintained},
+        )
 
     # --- latency of the requests sent here that ended within the metrics window ----------------------------------
 
