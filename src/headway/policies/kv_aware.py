@@ -43,9 +43,9 @@ class KvAware(Believer):
 
     Limits: a cached prefix outweighs any load, because util is at most 1. If all requests have the same prompt or the
     same first `prefix_tokens` tokens, as with one system prompt, one instance gets every request while the others idle.
-    On Mooncake's conversation trace the mean TTFT is then 710 s on eight H200. If one instance serves alone for a
-    while, or others drain, it holds all prefixes and keeps all requests afterwards. On traces without shared prefixes,
-    near-ties send long prompts to busy instances. Use `kv-aware-spill`, which compares whole prompts and leaves
+    This happens on Mooncake's conversation trace. If one instance serves alone for a while, or others drain, that
+    instance holds all prefixes and gets all requests afterwards. On traces without shared prefixes, scores are nearly
+    equal, and long prompts go to busy instances. Use `kv-aware-spill`, which compares whole prompts and leaves
     saturated instances.
     """
 
