@@ -181,6 +181,7 @@ def test_batches_tell_who_entered_and_how_many_there_are() -> None:
     for each in result.events:
         if isinstance(each, KvMove):
             moved[each.kind] += each.blocks
+            assert each.end_ps == -1 or each.end_ps > each.at_ps
         else:
             assert each.running <= 12
     tier = result.summary()["tiers"]["cpu"]

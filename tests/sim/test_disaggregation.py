@@ -12,6 +12,7 @@ import pytest
 import headway
 from conftest import ROOT
 from headway.experiment.run import prepare
+from headway.results.records import KvMove
 from headway.scenario.scenario import Scenario
 from headway.sim.simulation import Simulation
 from headway.types import PS_PER_SECOND
@@ -67,6 +68,24 @@ def test_one_request_takes_queue_and_prefill_and_transfer_and_decode(tmp_path: P
     assert found["wait"]["mean"] == 0.0
     assert found["time"]["mean"] == 15.0
     assert found["link_utilization"] == 10 / 71
+
+
+@pytest.mark.parametrize("leap", LEAPS)
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_a_full_trace_records_each_handover(tmp_path: Path, leap: bool | str, pipelined: bool) -> None:
+    transfer = {"latency": "5ms", "bandwidth": f"{TOKEN_BYTES * 16_000}B/s", "pipelined": pipelined}
+    requests = trace(tmp_path, (7, 160, 5), (9, 320, 3), (11, 32, 1))
+    result = headway.simulate({**scenario(requests, transfer=transfer), "leap": leap}, trace="full")
+    moves = [event for event in result.events if isinstance(event, KvMove)]
+    column = {name: result.requests[name] for name in ("transfer_ps", "transferred_ps")}
+    assert [(one.request, one.blocks, one.kind, one.source, one.target) for one in moves] == [
+        (0, 10, "pd_handoff", "gpu", "gpu"),
+        (1, 20, "pd_handoff", "gpu", "gpu"),
+    ]
+    for one in moves:
+        assert (one.at_ps, one.end_ps) == (column["transfer_ps"][one.request], column["transferred_ps"][one.request])
+        assert (one.instance, one.to_instance) == (0, 1)
+    assert moves[0].end_ps > moves[0].at_ps
 
 
 def test_the_first_token_may_be_delivered_where_the_others_are(tmp_path: Path) -> None:

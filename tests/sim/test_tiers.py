@@ -17,6 +17,7 @@ from conftest import TRACES
 from drawing import draws
 from drawn_engine import Watching, engine
 from drawn_tier import DrawnTier
+from headway.results.records import KvMove
 from headway.sim.instance_end import check_instance
 from headway.sim.simulation import Simulation
 from headway.types import PS_PER_SECOND, Path
@@ -37,7 +38,13 @@ def of(key: int, tokens: int) -> Path:
 
 
 def run(
-    requests: list[tuple[int, Path]], blocks: int, offload: str, *tiers: DrawnTier, level: float = 1, instances: int = 1
+    requests: list[tuple[int, Path]],
+    blocks: int,
+    offload: str,
+    *tiers: DrawnTier,
+    level: float = 1,
+    instances: int = 1,
+    trace: str = "minimal",
 ) -> Simulation:
     """Requests (arrival, prompt) with outputs of one token, in blocks of four."""
     scenario = Scenario(
@@ -54,7 +61,14 @@ def run(
         offload_level=level,
         block_bytes=1000,
     )
-    return engine(scenario, True, open_loop(scenario.requests))
+    return engine(scenario, True, open_loop(scenario.requests), trace=trace)
+
+
+def moves(simulation: Simulation) -> list[tuple[Any, ...]]:
+    """The recorded moves: kind, blocks, request, source, target, begin and end."""
+    assert simulation.recorder.events is not None
+    moved = [event for event in simulation.recorder.events if isinstance(event, KvMove)]
+    return [(one.kind, one.blocks, one.request, one.source, one.target, one.at_ps, one.end_ps) for one in moved]
 
 
 def above(simulation: Simulation) -> Content:
@@ -134,6 +148,27 @@ def test_an_offload_slows_a_load() -> None:
     # last block of the load has it to itself.
     simulation = run([(0, of(A, 13)), (1000, of(B, 13)), (10_000, of(A, 13))], 4, "lazy", CPU)
     assert simulation.recorder.first_token_ps[2] == 10_000 + 4000 + 1000 + LATENCY_PS + 110
+
+
+def test_a_record_of_a_move_says_from_where_to_where_and_when_the_last_block_arrives() -> None:
+    # As above: the offload has half the link for 4000 ps; the load then has the whole link for its last block. The last
+    # offload has not arrived when the run ends.
+    simulation = run([(0, of(A, 13)), (1000, of(B, 13)), (10_000, of(A, 13))], 4, "lazy", CPU, trace="full")
+    assert moves(simulation) == [
+        ("offload", 3, -1, "gpu", "cpu", 1000, 1000 + 3 * BLOCK_PS + LATENCY_PS),
+        ("reload", 3, 2, "cpu", "gpu", 10_000, 10_000 + 5 * BLOCK_PS + LATENCY_PS),
+        ("offload", 2, -1, "gpu", "cpu", 10_000, 10_000 + 4 * BLOCK_PS + LATENCY_PS),
+        ("offload", 1, -1, "gpu", "cpu", 15_050, -1),
+    ]
+
+
+def test_a_record_of_a_move_to_a_second_store_names_the_first_one_as_its_source() -> None:
+    storage = DrawnTier("storage", 100, 10**11, 700)
+    simulation = run([(0, of(A, 13)), (1000, of(B, 13))], 4, "eager", replace_blocks(CPU, 4), storage, trace="full")
+    assert {move[:5] for move in moves(simulation)} == {
+        ("offload", 3, -1, "gpu", "cpu"),
+        ("offload", 2, -1, "cpu", "storage"),
+    }
 
 
 def test_a_prompt_in_two_stores_comes_over_both_links_and_waits_for_the_slower() -> None:

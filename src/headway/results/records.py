@@ -42,15 +42,19 @@ class Batch(Struct, frozen=True, tag_field="event", tag="batch"):
     prefill_tokens: int  # number of prompt tokens that the next step computes
 
 
-class KvMove(Struct, frozen=True, gc=False, tag_field="event", tag="kv_move"):
-    """Blocks began to move from one tier of an instance to another."""
+class KvMove(Struct, gc=False, tag_field="event", tag="kv_move"):
+    """Blocks began to move from one tier of an instance to another, or to the GPU of another instance."""
 
     at_ps: int
-    instance: int
-    kind: str  # offload or reload; swap_out or swap_in for a preempted request
-    tier: str  # the tier below the GPU, which is the source or the destination of the move
+    instance: int  # the instance that has the blocks when the move begins
+    kind: str  # offload or reload; swap_out or swap_in for a preempted request; pd_handoff to a decode instance
+    tier: str  # the tier below the GPU, which is the source or the destination of the move; gpu for a pd_handoff
     blocks: int
     request: int = -1  # row number of the request that owns the blocks; -1 if no request owns them
+    source: str = "gpu"  # tiers from which and to which the blocks move
+    target: str = "gpu"
+    to_instance: int = -1  # the instance that receives the blocks; -1 if it is `instance`
+    end_ps: int = -1  # when the last block arrives; -1 if it does not, because the run ends or the client gives up
 
 
 class Series(Struct, frozen=True):

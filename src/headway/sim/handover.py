@@ -5,6 +5,7 @@ blocks until the last byte has arrived; then the decode instance alone owns them
 of the prompt is sent when it is computed.
 """
 
+from headway.results.records import KvMove
 from headway.sim.job import Job
 from headway.sim.link import Links, Load
 from headway.sim.setup import TransferSetup
@@ -44,6 +45,7 @@ class Handover:
         self.incoming = incoming
         self.begun = False  # whether the request has been queued at the decode instance
         self.begun_ps = -1  # when the transfer began, because the decode instance had room; -1 before that
+        self.move: KvMove | None = None  # record of the transfer, if transfers are recorded
         self.computed = False  # whether the whole prompt has been computed
         self.load: Load | None = None  # the load of the prompt's blocks; None until the decode instance has room
         self.goal = 0  # value of the link's `progress` at which the last chunk sent so far leaves the link

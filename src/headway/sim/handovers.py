@@ -54,6 +54,8 @@ class Handovers:
         if handover is not None:
             cluster.recorder.transfer_ps[load.job.row] = handover.begun_ps
             cluster.recorder.transferred_ps[load.job.row] = now
+            if handover.move is not None:
+                handover.move.end_ps = now
             if instance.loader.received is not None:
                 instance.loader.received.report(now, load.job.request, handover.prefill)
             self.let_go(now, handover)

@@ -10,6 +10,7 @@ from bisect import insort
 from collections import deque
 from heapq import heappop, heappush
 
+from headway.results.records import KvMove
 from headway.sim.job import Job
 from headway.types import NEVER, PS_PER_SECOND
 
@@ -131,32 +132,69 @@ class Link:
         return at
 
 
+class TracedLink(Link):
+    """A link that also notes when recorded moves arrive. Other links do not know when a transfer ends that no request
+    waits for."""
+
+    def __init__(self, bandwidth: int, latency_ps: int) -> None:
+        super().__init__(bandwidth, latency_ps)
+        self.moves: list[tuple[int, int, KvMove]] = []  # heap of (`progress` at which it leaves the link, number, move)
+        self.followed = 0  # number of moves so far
+
+    def follow(self, goal: int, move: KvMove) -> None:
+        """Set `end_ps` of the move when its transfer, which leaves the link at `goal`, has arrived."""
+        self.followed += 1
+        heappush(self.moves, (goal, self.followed, move))
+
+    def start(self, now: int, amount: int, load: Load | None = None, after: int = 0) -> int:
+        self.note_ends(now)
+        return super().start(now, amount, load, after)
+
+    def settle(self, now: int) -> None:
+        self.note_ends(now)
+        super().settle(now)
+
+    def note_ends(self, now: int) -> None:
+        moves = self.moves
+        while moves and (left_ps := self.leaves(moves[0][0])) <= now:
+            heappop(moves)[2].end_ps = left_ps + self.latency_ps
+
+
 class Links:
     """All links of a cluster. Nothing arrives on any of them before `next_ps`. A new transfer can only delay the other
     transfers of its link. Therefore exact arrival times are computed only when an arrival may be the next event."""
 
-    __slots__ = ("heap", "links", "next_ps")
+    __slots__ = ("heap", "links", "next_ps", "traced")
 
-    def __init__(self) -> None:
+    def __init__(self, traced: bool = False) -> None:
+        """`traced` says whether the links note when recorded moves arrive."""
+        self.traced = traced
         self.links: list[Link] = []
         self.heap: list[tuple[int, int]] = []  # heap of (arrival, link); stale if it differs from the link's `next_ps`
         self.next_ps = NEVER
 
     def add(self, bandwidth: int, latency_ps: int) -> int:
         """Add a link, and return its number."""
-        self.links.append(Link(bandwidth, latency_ps))
+        self.links.append((TracedLink if self.traced else Link)(bandwidth, latency_ps))
         return len(self.links) - 1
 
-    def start(self, now: int, number: int, amount: int, load: Load, after: int = 0) -> None:
-        """Start a transfer that a load waits for."""
+    def start(self, now: int, number: int, amount: int, load: Load, after: int = 0) -> int:
+        """Start a transfer that a load waits for, and return the link's progress at which it leaves the link."""
         link = self.links[number]
         before = link.next_ps
-        link.start(now, amount, load, after)
+        goal = link.start(now, amount, load, after)
         load.links.append(number)
         if link.next_ps < before:
             heappush(self.heap, (link.next_ps, number))
             if link.next_ps < self.next_ps:
                 self.next_ps = link.next_ps
+        return goal
+
+    def follow(self, number: int, goal: int, move: KvMove) -> None:
+        """Note in a recorded move when its transfer arrives."""
+        link = self.links[number]
+        assert isinstance(link, TracedLink)
+        link.follow(goal, move)
 
     def make_sure(self, now: int) -> None:
         """Make sure that `next_ps` is exact if it is not later than now. To do so, compute exact arrival times link by

@@ -5,6 +5,8 @@ that it loads. Other requests continue meanwhile. When all its blocks have arriv
 batch before the requests in the queue.
 """
 
+from headway.policies.prefix_index import GPU, TIERS
+from headway.results.records import Batch, KvMove
 from headway.sim.engine_logs import Reporter
 from headway.sim.handover import Handover
 from headway.sim.job import Job
@@ -16,8 +18,8 @@ from headway.sim.tiers import Place, Tiers
 
 class Loader:
     __slots__ = (
-        "active", "began", "blocks", "cache", "index", "links", "loading", "places", "ready", "received", "size",
-        "tiers",
+        "active", "began", "blocks", "cache", "events", "index", "links", "loading", "places", "ready", "received",
+        "size", "tiers",
     )  # fmt: skip
 
     def __init__(self, index: int, blocks: RunBlocks, links: Links, tiers: Tiers | None, active: bool) -> None:
@@ -33,6 +35,7 @@ class Loader:
         self.ready: list[Job] = []  # requests whose blocks have arrived, in order of arrival
         self.began: Reporter | None = None  # set if a policy observes the begin of transfers
         self.received: Reporter | None = None  # set if a policy observes the end of transfers
+        self.events: list[Batch | KvMove] | None = None  # records of the run; set if they include transfers
 
     def reach(self, job: Job, hits: int) -> int:
         """For the request whose turn has come, return the position after the last block that can be loaded. If no block
@@ -74,6 +77,10 @@ class Loader:
         handover.begun_ps = now
         if self.began is not None:
             self.began.report(now, handover.target.request, handover.prefill)
+        if self.events is not None:
+            blocks, row = load.end - load.start, load.job.row
+            handover.move = KvMove(now, handover.prefill, "pd_handoff", TIERS[GPU], blocks, row, to_instance=self.index)
+            self.events.append(handover.move)
         handover.send(now, self.links)
 
     def swap_out(self, job: Job) -> None:

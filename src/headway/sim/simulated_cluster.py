@@ -29,7 +29,7 @@ class SimulatedCluster:
         self.first_tokens: list[Job] = []  # requests whose first token was generated at this instant
         self.ended: list[Job] = []  # requests that ended at this instant
         self.handed: list[Job] = []  # requests whose prompt, or its first chunk, became ready for handover now
-        self.links = Links()
+        self.links = Links(traced=setup.trace == "full")
         self.outgoing: dict[int, int] = {}  # index of a prefill instance -> number of its outgoing link
         # Index of an instance -> its KV use over time. Without tracing, only instances with stores have an entry.
         self.gauges: dict[int, Gauge] = {}
@@ -85,6 +85,7 @@ class SimulatedCluster:
                 for tier in instance.tiers.tiers:
                     tier.samples = Samples(now)
             if self.recorder.events is not None:
+                instance.loader.events = self.recorder.events
                 instance.batches = BatchLog(instance.view, instance.batch, instance.run, self.recorder.events)
 
     def cached_tokens(self, request: Request, now: int) -> list[int]:

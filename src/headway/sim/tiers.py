@@ -9,7 +9,7 @@ inside a run. Between two changes, the GPU's cache notes what it has evicted or 
 """
 
 from headway.errors import InvariantError
-from headway.policies.prefix_index import GONE, GPU
+from headway.policies.prefix_index import GONE, GPU, TIERS
 from headway.results.recorder import Recorder
 from headway.results.records import KvMove, Thrash
 from headway.sim.engine_logs import Reporter
@@ -23,6 +23,7 @@ from headway.sim.tier import Tier
 from headway.types import PS_PER_SECOND
 
 THRASH_PS = PS_PER_SECOND  # if content is loaded again within this time after its offload, it counts as thrashed
+DOWN = ("offload", "swap_out")  # kinds of moves to a slower tier
 Place = tuple[Tier, int, int]  # (fastest store that has the blocks, first block, end block)
 # (time, LATER, key, block, source, target). The block is the first one of the content; for a move to the GPU, its end.
 Move = tuple[int, int, int, int, int, int]
@@ -122,8 +123,9 @@ class Tiers:
             if not job.started:
                 tier.hits += last - first
                 self.recorder.loaded_from[job.row] = max(tier.level, self.recorder.loaded_from[job.row])
+            move = None
             if self.recorder.events is not None or self.moved is not None:
-                self.tell_move(now, "reload", tier, last - first, job)
+                move = self.tell_move(now, "reload", tier, last - first, job)
             if self.eager or tier.shared:  # the store keeps its copy
                 thrashed = tier.store.touch(content, self.counts, now - THRASH_PS)
             else:
@@ -136,7 +138,9 @@ class Tiers:
                 tier.thrashed += thrashed
                 self.recorder.thrashed.append(Thrash(now, self.index, job.row, tier.name, thrashed))
             load.left += 1
-            self.links.start(now, tier.link, (last - first) * self.block_bytes, load)
+            goal = self.links.start(now, tier.link, (last - first) * self.block_bytes, load)
+            if move is not None:
+                self.links.follow(tier.link, goal, move)
 
     def on_loaded(self, now: int, job: Job, start: int, end: int) -> None:
         """Remove loaded blocks from the stores, unless the stores keep copies."""
@@ -192,23 +196,29 @@ class Tiers:
             return False
         tier.store.blocks -= job.blocks
         tier.swapped += job.blocks
+        move = None
         if self.recorder.events is not None or self.moved is not None:
-            self.tell_move(now, "swap_out", tier, job.blocks, job)
+            move = self.tell_move(now, "swap_out", tier, job.blocks, job)
         if self.down is not None:
             self.down.add(now, job.blocks)
         self.spill(now, tier)
-        self.links.links[tier.link].start(now, job.blocks * self.block_bytes)
+        goal = self.links.links[tier.link].start(now, job.blocks * self.block_bytes)
+        if move is not None:
+            self.links.follow(tier.link, goal, move)
         return True
 
     def swap_in(self, now: int, load: Load) -> None:
         job = load.job
         load.left = 1
+        move = None
         if self.recorder.events is not None or self.moved is not None:
-            self.tell_move(now, "swap_in", self.tiers[0], job.swapped, job)
+            move = self.tell_move(now, "swap_in", self.tiers[0], job.swapped, job)
         self.began[job] = now
         if self.up is not None:
             self.up.add(now, job.swapped)
-        self.links.start(now, self.tiers[0].link, job.swapped * self.block_bytes, load)
+        goal = self.links.start(now, self.tiers[0].link, job.swapped * self.block_bytes, load)
+        if move is not None:
+            self.links.follow(self.tiers[0].link, goal, move)
 
     def end_swap(self, now: int, job: Job) -> None:
         """Free the swapped-out blocks of a request, after they were loaded or if they are no longer needed."""
@@ -271,9 +281,12 @@ class Tiers:
                 tier.note(now)
             if fresh:
                 tier.stored += fresh
+                move = None
                 if self.recorder.events is not None or self.moved is not None:
-                    self.tell_move(now, "offload", tier, fresh)
-                self.links.links[tier.link].start(now, fresh * self.block_bytes)
+                    move = self.tell_move(now, "offload", tier, fresh)
+                goal = self.links.links[tier.link].start(now, fresh * self.block_bytes)
+                if move is not None:
+                    self.links.follow(tier.link, goal, move)
 
     def clear(self, now: int) -> None:
         """Clear the stores that are not shared."""
@@ -282,12 +295,18 @@ class Tiers:
                 tier.store.clear()
                 tier.note(now)
 
-    def tell_move(self, now: int, kind: str, tier: Tier, blocks: int, job: Job | None = None) -> None:
+    def tell_move(self, now: int, kind: str, tier: Tier, blocks: int, job: Job | None = None) -> KvMove | None:
+        """Report a move to policies that observe moves, and return its record; None if moves are not recorded."""
+        move = None
         if self.recorder.events is not None:
-            row = -1 if job is None else job.row
-            self.recorder.events.append(KvMove(now, self.index, kind, tier.name, blocks, row))
+            above = self.tiers.index(tier)
+            upper = self.tiers[above - 1].name if kind == "offload" and above else TIERS[GPU]
+            source, target = (upper, tier.name) if kind in DOWN else (tier.name, upper)
+            move = KvMove(now, self.index, kind, tier.name, blocks, -1 if job is None else job.row, source, target)
+            self.recorder.events.append(move)
         if self.moved is not None:
             self.moved.report(now, None if job is None else job.request, kind, tier.name, blocks)
+        return move
 
     def tell_places(self, now: int, content: list[Stretch]) -> None:
         """Log which store, if any, still has a copy of content that left the GPU."""

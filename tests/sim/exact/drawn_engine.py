@@ -52,7 +52,9 @@ class NoEstimate:
         return 0.0
 
 
-def engine(scenario: Scenario, leap: bool | str, come: Traffic, routing: Any = None) -> Simulation:
+def engine(
+    scenario: Scenario, leap: bool | str, come: Traffic, routing: Any = None, trace: str = "minimal"
+) -> Simulation:
     """The scenario, run; the requests are what comes."""
     views = [
         InstanceView(
@@ -81,6 +83,7 @@ def engine(scenario: Scenario, leap: bool | str, come: Traffic, routing: Any = N
         leap=leap,
         horizon_ps=scenario.horizon,
         warmup=scenario.warmup,
+        trace=trace,
     )
     policy = scenario.policy
     if routing is None:
