@@ -106,6 +106,7 @@ def policies() -> str:
             stage = entry["stage"]
             parts += [f"## {stage.capitalize()}", f"These policies {HEADINGS[stage]}."]
         marks = [entry["kind"]] * (entry["kind"] != "policy") + ["default"] * entry["default"]
+        marks += ["default of gateways"] * entry["gateway_default"]
         marks += ["oracle"] * entry["oracle"]
         parts.append(f"### {entry['name']}" + (f" ({', '.join(marks)})" if marks else ""))
         parts.append(_plain(entry["summary"]))

@@ -248,6 +248,9 @@ def test_the_listing_has_a_line_for_each_policy_in_80_columns(headway: Run) -> N
     assert names == [entry["name"] for entry in document(headway("policies", "--json"))["policies"]]
     assert any(line.split()[:2] == ["weighted", "(default)"] for line in lines)
     assert any(line.split()[:2] == ["oracle-prefix", "(oracle)"] for line in lines)
+    gateways = [line.split()[0] for line in lines if "(default of gateways" in line]
+    assert gateways == ["kv-aware-spill", "max-concurrency"]
+    assert "kv-aware-spill (routing, default of gateways)" in headway("policies", "kv-aware-spill").stdout
 
 
 def test_policies_shows_one_with_its_parameters(headway: Run) -> None:

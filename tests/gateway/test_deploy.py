@@ -18,10 +18,11 @@ from etcd_server import free_port, started
 from live_gateway import Live
 
 from headway.cli import status
+from headway.config.documents import parse_yaml
 from headway.errors import HeadwayError
 from headway.gateway.app import App
 from headway.gateway.config import Config
-from headway.gateway.deploy import GatewayFile
+from headway.gateway.deploy import FileTarget, GatewayFile
 
 CODE = """\
 def score(request, instance, cluster):
@@ -118,6 +119,15 @@ def test_a_canary_is_written_to_the_file_and_the_next_deployment_removes_it(gate
     assert status(["deploy", str(bundle), "--to", str(gateway.file), "--yes"]) == 0
     assert "canary" not in gateway.app.plane.policies and "canary" not in gateway.file.read_text()
     assert chat(gateway).headers["x-headway-reason"] == "code"
+
+
+@pytest.mark.parametrize(("dated", "routing"), [("", "kv-aware-spill"), ("defaults: 2026-11\n", "weighted")])
+def test_a_deployment_expects_the_default_policies_of_the_files_set(tmp_path, dated, routing):
+    file = tmp_path / "gateway.yaml"
+    file.write_text(f"{dated}backends: {{a: 'http://127.0.0.1:1'}}\n")
+    change = FileTarget(file, None).change({"priority": "aging"}, None)
+    assert (change.policies["priority"], change.policies["routing"]) == ("aging", routing)
+    assert parse_yaml(change.after, "")["policies"] == {"priority": "aging"}
 
 
 def test_a_deployment_needs_only_an_admin_api(live, bundle, capsys):

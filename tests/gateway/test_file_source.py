@@ -144,6 +144,27 @@ def test_policies_of_another_source_stay_while_those_of_the_file_do_not_change(t
     play(tmp_path, act)
 
 
+@pytest.mark.parametrize(("date", "routing"), [("2026-11", "weighted"), ("2026-12", "kv-aware-spill")])
+def test_the_set_of_defaults_at_the_start_supplies_what_new_policies_omit(
+    tmp_path: Path, date: str, routing: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = f"backends: {{a: 'http://127.0.0.1:1'}}\ndefaults: {date}\n"
+    other = "2026-12" if date == "2026-11" else "2026-11"
+
+    async def act(scene: Scene) -> None:
+        assert scene.app.plane.policies["routing"] == routing
+        scene.app.switch.swap({"admission": "always"}, "admin")
+        scene.write(start.replace(date, other) + "policies: {priority: aging}\n")
+        assert [scene.app.plane.policies[stage] for stage in ("priority", "routing")] == ["aging", routing]
+        assert scene.app.plane.version == 2
+        scene.write(start.replace(date, other) + "policies: {priority: aging}\n# a comment\n")
+        assert scene.app.plane.version == 2
+        assert "the change of defaults takes effect at the next start" in caplog.text
+
+    with caplog.at_level(logging.WARNING, "headway.gateway"):
+        play(tmp_path, act, start)
+
+
 def test_the_file_is_looked_at_by_itself(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
         scene.source.poll_s = 0.01

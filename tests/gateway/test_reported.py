@@ -30,6 +30,8 @@ DCGM_FI_DEV_POWER_USAGE{{gpu="0"}} {watts}
 DCGM_FI_PROF_SM_ACTIVE{{gpu="0"}} {busy}
 """
 
+NO_KEYS = Path((), ())  # a prompt that is shorter than a block
+
 
 def page(running=3, queued=2, usage=0.25, hits=0, queries=0, watts=300, busy=0.5):
     return PAGE.format(running=running, queued=queued, usage=usage, hits=hits, queries=queries, watts=watts, busy=busy)
@@ -42,11 +44,12 @@ def polled(app, **settings):
 class Bench:
     """A gateway that is not started, whose clock the test moves."""
 
-    def __init__(self, engines=3, rule="snapshot", **settings):
+    def __init__(self, engines=3, rule="snapshot", file=None, **settings):
+        """`file` has the keys of the gateway's file other than `backends`. Without it, the file sets the load rule."""
         self.now = PS_PER_SECOND
         backends = {f"e{number}": f"http://127.0.0.1:{9000 + number}" for number in range(engines)}
-        config = Config.load({"backends": backends, "signals": {"effective_load": rule}})
-        self.app = App(asyncio.new_event_loop(), config)
+        keys = {"signals": {"effective_load": rule}} if file is None else file
+        self.app = App(asyncio.new_event_loop(), Config.load({"backends": backends, **keys}))
         self.app.clock.now_ps = lambda: self.now
         self.signals = polled(self.app, **settings)
         self.backends = self.app.fleet.members
@@ -60,11 +63,17 @@ class Bench:
         for backend in self.backends:
             self.signals.check(backend)
 
-    def send(self, tokens=160):
-        """One request; the view of whom it went to."""
+    def send(self, tokens=160, path=NO_KEYS):
+        """Send a request, and return the view of its engine."""
         self.requests += 1
-        answer = self.app.plane.arrive(self.now, Request(self.requests, self.now, tokens, Path((), ())))
-        return answer.view
+        return self.app.plane.arrive(self.now, Request(self.requests, self.now, tokens, path)).view
+
+    def serve(self, path):
+        """Send a request and finish it. Return the index of its engine."""
+        view = self.send(path=path)
+        self.app.plane.first_token(self.now, self.requests)
+        self.app.plane.finished(self.now, self.requests, "completed", 1)
+        return view.index
 
 
 @pytest.fixture
@@ -362,26 +371,66 @@ def test_what_has_ended_since_a_page_was_made_is_subtracted(bench):
     assert (view.queued, view.running, view.finished_since_report, view.effective_load) == (1, 2, 1, 2)
 
 
-@pytest.mark.parametrize(("date", "rule", "auto"), [("2026-11", "snapshot", False), ("2026-12", "outstanding", True)])
-def test_the_defaults_of_the_file_supply_what_it_omits(date, rule, auto):
+OLD, NEW = ("snapshot", False, "weighted"), ("outstanding", True, "kv-aware-spill")
+
+
+@pytest.mark.parametrize(("date", "expected"), [("2026-11", OLD), ("2026-12", NEW), (None, NEW)])
+def test_the_defaults_of_the_file_supply_what_it_omits(bench, date, expected):
+    dated = {} if date is None else {"defaults": date}
+
     def settings(**more):
-        loop = asyncio.new_event_loop()
-        try:
-            return App(loop, Config.load({"backends": {"a": "http://127.0.0.1:9"}, **more})).plane.settings
-        finally:
-            loop.close()
+        return bench(file={**dated, **more}).app.plane.settings
 
-    for signals in ({}, {"signals": {"interval": "1s"}}, {"signals": False}):
-        plane = settings(defaults=date, **signals)
-        assert (plane.effective_load, plane.auto) == (rule, auto)
+    for more in ({}, {"signals": {"interval": "1s"}}, {"signals": False}, {"policies": None}, {"policies": {}}):
+        plane = settings(**more)
+        assert (plane.effective_load, plane.auto, plane.policies["routing"]) == expected
     for own in ("snapshot", "outstanding"):
-        assert settings(defaults=date, signals={"effective_load": own}).effective_load == own
+        assert settings(signals={"effective_load": own}).effective_load == own
+    assert settings(policies={"admission": "always"}).policies == {
+        "admission": "always",
+        "priority": "none",
+        "flow": "none",
+        "routing": expected[2],
+    }
+    assert settings(policies={"routing": "lmetric"}).policies["routing"] == "lmetric"
 
 
-@pytest.mark.parametrize(("rule", "there"), [("snapshot", 12), ("outstanding", 2)])
-def test_the_default_does_not_send_requests_in_a_row_to_the_busiest_of_three(bench, rule, there):
+@pytest.mark.parametrize(
+    ("keys", "busiest"),
+    [
+        ({}, 11),
+        ({"defaults": "2026-12"}, 11),
+        ({"defaults": "2026-11"}, 8),  # ended requests count until the next report, so the next engine has less load
+        ({"policies": {"routing": "weighted"}}, 24),  # idle engines are equal, and the first of them gets all
+    ],
+)
+def test_a_gateway_spreads_cold_prompts_that_arrive_one_at_a_time(bench, keys, busiest):
+    rig = bench(file=keys)
+    for backend in rig.backends:
+        rig.signals.take_page(backend, page(running=0, queued=0, usage=0.0, watts=0, busy=0.0))
+    targets = [rig.serve(Path((number,), (160,))) for number in range(24)]
+    assert max(map(targets.count, range(3))) == busiest
+    again = [rig.serve(Path((number,), (160,))) for number in range(24)]
+    assert again == targets or keys.get("defaults") == "2026-11"  # cached prompts return to their engine
+
+
+def test_a_gateway_spreads_prompts_that_are_shorter_than_a_block(bench):
+    rig = bench(file={})
+    targets = [rig.serve(NO_KEYS) for _ in range(24)]
+    assert max(map(targets.count, range(3))) <= 12 and set(targets) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("keys", "there"),
+    [
+        ({"defaults": "2026-11"}, 12),
+        ({"defaults": "2026-12"}, 2),
+        ({"defaults": "2026-12", "policies": {"routing": "weighted"}}, 2),
+    ],
+)
+def test_the_default_does_not_send_requests_in_a_row_to_the_busiest_of_three(bench, keys, there):
     """Four requests are at the first engine. The others' 16 requests each have ended since the last report."""
-    rig = bench(3, rule=rule)
+    rig = bench(3, file=keys)
     flights = [rig.send() for _ in range(48)]
     for backend, running in zip(rig.backends, (4, 16, 16), strict=True):
         rig.signals.take_page(backend, page(running=running, queued=0))

@@ -4,7 +4,8 @@ A set supplies the values that a file omits; a value in the file always wins. A 
 sets stay, so that a file that names its set gives the same results with every version of Headway.
 """
 
-from typing import Final, Literal
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
@@ -20,14 +21,27 @@ class Defaults(Struct, frozen=True):
     effective_load: LoadRule  # `signals.effective_load`
     auto: bool  # whether `lru_blocks` is `auto`, so that the router's belief is as large as the instance's cache
     belief: Belief  # `signals.belief`, if instances report KV events
+    # `policies.routing` of a gateway. With the rule `outstanding`, idle engines are equal, and `weighted` sends cold
+    # prompts that arrive one at a time to the first of them. `kv-aware-spill` spreads them.
+    gateway_routing: str
 
 
 SETS: Final[dict[Dated, Defaults]] = {
-    "2026-11": Defaults(poll_interval_ps=0, effective_load="snapshot", auto=False, belief="routed"),
-    "2026-12": Defaults(poll_interval_ps=PS_PER_SECOND // 2, effective_load="outstanding", auto=True, belief="both"),
+    "2026-11": Defaults(
+        poll_interval_ps=0, effective_load="snapshot", auto=False, belief="routed", gateway_routing="weighted"
+    ),
+    "2026-12": Defaults(
+        poll_interval_ps=PS_PER_SECOND // 2,
+        effective_load="outstanding",
+        auto=True,
+        belief="both",
+        gateway_routing="kv-aware-spill",
+    ),
 }
 FIRST: Final[Dated] = "2026-11"  # the set of the presets, and the values that the classes of sections declare
-CURRENT: Final[Dated] = "2026-12"  # the set of scenarios that name none
-# The set of gateways that name none. With the rule `outstanding`, idle engines are equal, and the default policy
-# `weighted` does not spread cold prompts that arrive one at a time.
-LIVE: Final[Dated] = "2026-11"
+CURRENT: Final[Dated] = "2026-12"  # the set of files that name none
+
+
+def set_of(document: Mapping[str, Any]) -> Dated:
+    """Return the set of a file. A set that does not exist is an error of the file, which its reader reports."""
+    return next((name for name in SETS if document.get("defaults") == name), CURRENT)

@@ -18,6 +18,7 @@ from headway.gateway.exchange import Exchange, Services
 from headway.gateway.handover.live_handover import Handover
 from headway.gateway.intake import Intake
 from headway.gateway.live_clock import Clock
+from headway.gateway.live_policies import read_policies
 from headway.gateway.membership.etcd_source import EtcdSource
 from headway.gateway.membership.file_source import FileSource
 from headway.gateway.observing.gateway_metrics import GatewayMetrics
@@ -36,6 +37,7 @@ from headway.gateway.signals.polled_signals import EngineSignals
 from headway.gateway.tape import Tape
 from headway.gateway.waiting import Waiting
 from headway.http.wire import ClientConnection
+from headway.types import Json
 
 if TYPE_CHECKING:
     from headway.gateway.observing.request_spans import Tracing
@@ -60,11 +62,12 @@ class App:
         self.config = config
         self.clock = clock = Clock(loop)
         self.decisions = Decisions(loop, config.explain)
-        self.records = None if config.records is None else Records(clock, config.records, config.policies)
+        policies = read_policies(config.policies, config.defaults)
+        self.records = None if config.records is None else Records(clock, config.records, policies)
         self.journals: list[Journal] = [self.decisions]
         if self.records is not None:
             self.journals.append(self.records)
-        self.plane = plane = self._plane()
+        self.plane = plane = self._plane(policies)
         self.tape: Tape | None = None
         if config.journal is not None:
             plane.tape = self.tape = Tape(config.journal.file, plane.settings, config.journal.limit_bytes)
@@ -91,7 +94,7 @@ class App:
         )
         # policies and operators
         self.shadows = Shadows(clock, plane, self.journals)
-        self.switch = PolicySwitch(clock, plane, waiting)
+        self.switch = PolicySwitch(clock, plane, waiting, config.defaults)
         self.orders = Orders(clock, plane, fleet, self.shadows, self.switch)
         self.canary = CanaryWatch(clock, plane, self.services.on_end, partial(self.orders.give, "halt"))
         self.switch.on_change.append(self.canary.follow)
@@ -114,11 +117,11 @@ class App:
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
-    def _plane(self) -> Plane:
+    def _plane(self, policies: Json) -> Plane:
         config = self.config
         settings = PlaneSettings(
             config.max_backends,
-            config.policies,
+            policies,
             patience_ps=config.patience_ps,
             alone=config.disaggregation is None or config.disaggregation.alone,
             block_tokens=config.tokens.block_tokens,

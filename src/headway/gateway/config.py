@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Final
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from headway.config.dated_defaults import LIVE, Dated
+from headway.config.dated_defaults import CURRENT, SETS, Dated
 from headway.config.documents import beside, read_yaml
 from headway.config.keys import INTERNAL, Bytes, Doc, Duration, Form, PositiveDuration, Unit, write
 from headway.config.section import read
@@ -23,7 +23,7 @@ from headway.gateway.deciding.policy_versions import MOST_FAILURES
 from headway.gateway.engines.engine_health import HealthSettings
 from headway.gateway.engines.member import BackendSpec, read_members
 from headway.gateway.handover.live_handover import HandoverSettings
-from headway.gateway.live_policies import POLICIES_FORM, read_candidate, read_policies
+from headway.gateway.live_policies import POLICIES_FORM, read_block, read_candidate
 from headway.gateway.membership.etcd_settings import EtcdSettings
 from headway.gateway.observing.observing_settings import AdminSettings, OtelSettings, RecordSettings
 from headway.gateway.observing.recent_decisions import ExplainSettings
@@ -63,7 +63,7 @@ def _read_deadlines(data: Any, where: str) -> dict[str, int]:
 
 
 def _read_policies(data: Any, where: str) -> Json:
-    return read_policies({} if data is None else data)
+    return read_block({} if data is None else data)
 
 
 def _unless_empty(reader: Callable[[Any, str], Json]) -> Callable[[Any, str], Json]:
@@ -83,11 +83,12 @@ class Config(Struct, frozen=True, kw_only=True):
         Json,
         Unit("mapping or file", _read_policies, dict, form=POLICIES_FORM),
         Doc(
-            "policies as in a scenario, except oracle policies. The default admission is `max-concurrency`: at most "
-            "1,024 requests in flight for each model and role",
+            "policies as in a scenario, except oracle policies. The default routing is "
+            f"`{SETS[CURRENT].gateway_routing}`. The default admission is `max-concurrency`: at most 1,024 requests in "
+            "flight for each model and role",
             default="the defaults",
         ),
-    ] = field(default_factory=lambda: read_policies({}))
+    ] = {}  # stages without a policy get their default when the gateway starts
     canary: Annotated[
         Json | None,
         Unit("mapping", partial(read_canary, read_policies=read_candidate), dict, form=Form.of(CanaryKeys)),
@@ -119,7 +120,7 @@ class Config(Struct, frozen=True, kw_only=True):
         "received nothing",
     ] = 2
     health: Annotated[HealthSettings, "health checks and ejection of engines; see below"] = HealthSettings()
-    defaults: Annotated[Dated, "set of defaults, see [defaults.md](defaults.md)"] = LIVE
+    defaults: Annotated[Dated, "set of defaults, see [defaults.md](defaults.md)"] = CURRENT
     signals: Annotated[
         SignalSettings, Unit("mapping or off", SignalSettings.read, write), "polling of engine metrics; see below"
     ] = SignalSettings()

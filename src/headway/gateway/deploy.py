@@ -18,6 +18,7 @@ from typing import Any, Final
 import yaml
 from msgspec import Struct
 
+from headway.config.dated_defaults import set_of
 from headway.config.documents import beside, parse_yaml, read_text, yaml_text
 from headway.errors import HeadwayError
 from headway.experiment.check_policy import DOCUMENTS, check_policy
@@ -230,7 +231,8 @@ class FileTarget:
         block = with_policies({**self._before(), CANARY: file.document.get(CANARY)}, policies, share)
         # New policies in force end the canary, so remove the canary's key from the file.
         keys = {"policies": block, CANARY: None} if share is None else {CANARY: block[CANARY]}
-        return Change(str(file.path), file.text, file.with_blocks(keys), read_policies(block))
+        target = read_policies(block, set_of(file.document))
+        return Change(str(file.path), file.text, file.with_blocks(keys), target)
 
     def _before(self) -> Json:
         """Return the policies in the file. If the file names a bundle, return the policies of that bundle."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from headway.config.dated_defaults import CURRENT, Dated
 from headway.config.keys import Form
 from headway.config.schema import Mapped
 from headway.config.wording import shown
@@ -11,27 +12,31 @@ from headway.gateway.shadow.canary import CANARY, UNUSED, CanaryKeys, read_canar
 from headway.policies import registry
 from headway.policies.bundle import Bundle
 from headway.policies.policy_schema import policy_form
-from headway.policies.registry import DEFAULT_POLICIES
+from headway.policies.registry import DEFAULT_POLICIES, gateway_policies
 from headway.types import Json
 
 STAGES: Final = ("admission", "priority", "flow", "routing")  # the policy stages that a gateway runs
 FILE_KEYS: Final = ("path", "file", "policies")  # a string under one of these keys is the name of a file
-# A scenario plans its load, so its default admits every request. A live gateway limits the requests in flight.
-DEFAULTS: Final = {**DEFAULT_POLICIES, "admission": {"name": "max-concurrency", "max_queue": 1024}}
 
 
 # The policies of a gateway: a bundle's file, or policies by stage. Stages that only the simulator has are ignored.
 POLICIES_FORM: Final = Form.of(
     str,
     Mapped(
-        {stage: policy_form(stage, live=True) if stage in STAGES else UNUSED for stage in DEFAULTS}
+        {stage: policy_form(stage, live=True) if stage in STAGES else UNUSED for stage in DEFAULT_POLICIES}
         | {CANARY: CanaryKeys}
     ),
     None,
 )
 
 
-def read_policies(block: Any) -> Json:
+def read_policies(block: Any, defaults: Dated = CURRENT) -> Json:
+    """Read policies as `read_block` does. Add the default policies of the stages that they omit."""
+    usual = gateway_policies(defaults)
+    return {**{stage: usual[stage] for stage in STAGES}, **read_block(block)}
+
+
+def read_block(block: Any) -> Json:
     """Read a `policies:` block with an optional `canary`, or a bundle's file. Ignore stages that no gateway runs."""
     if isinstance(block, str):
         block = dict(Bundle.read(block).policies)
@@ -39,7 +44,7 @@ def read_policies(block: Any) -> Json:
         raise HeadwayError(f"policies: expected a mapping of stages, got {shown(block)}.")
     canary = block.get(CANARY)
     _check_stages(without_canary(block), "policies")
-    specs = {stage: block.get(stage, DEFAULTS[stage]) for stage in STAGES}
+    specs = {stage: block[stage] for stage in STAGES if stage in block}
     _check_live(specs, "policies")
     return specs if canary is None else {**specs, CANARY: read_canary(canary, CANARY, read_candidate)}
 
@@ -73,8 +78,8 @@ def changed_stages(bundle: Bundle) -> Json:
 
 def _check_stages(block: Mapping[str, Any], where: str) -> None:
     for stage in block:
-        if stage not in DEFAULTS:
-            raise HeadwayError(f"{where}.{stage}: unknown stage. Known stages: {', '.join(DEFAULTS)}.")
+        if stage not in DEFAULT_POLICIES:
+            raise HeadwayError(f"{where}.{stage}: unknown stage. Known stages: {', '.join(DEFAULT_POLICIES)}.")
 
 
 def _check_live(specs: Json, where: str) -> None:

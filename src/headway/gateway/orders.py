@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import Struct
 
+from headway.config.dated_defaults import Dated
 from headway.config.wording import one_line
 from headway.gateway.engines.member import BackendSpec
 from headway.gateway.live_policies import read_policies
@@ -35,10 +36,10 @@ class Failures(Struct):
 
 
 class PolicySwitch:
-    """Puts new policies in force, and counts policy failures."""
+    """Puts new policies in force, and counts policy failures. `defaults` supplies the policies of omitted stages."""
 
-    def __init__(self, clock: Clock, plane: Plane, waiting: Waiting) -> None:
-        self.clock, self.plane, self.waiting = clock, plane, waiting
+    def __init__(self, clock: Clock, plane: Plane, waiting: Waiting, defaults: Dated) -> None:
+        self.clock, self.plane, self.waiting, self.defaults = clock, plane, waiting, defaults
         self.failures = Failures({"live": 0, "canary": 0})
         self.on_change: list[Callable[[str], None]] = []  # called with the reason when the policies change
         plane.versions.on_failure, plane.versions.on_change = self._policy_failed, self._policies_changed
@@ -49,7 +50,7 @@ class PolicySwitch:
 
     def swap(self, policies: str | dict[str, Any], source: str) -> None:
         """Put new policies in force. If they are invalid, raise HeadwayError and keep the old ones."""
-        target = read_policies(policies)
+        target = read_policies(policies, self.defaults)
         if target == self.plane.policies:
             return
         self.waiting.carry_out(self.plane.swap(self.clock.now_ps(), target))

@@ -33,7 +33,8 @@ class KvAwareSpill(Believer):
     figure is static. Busy share and watts are as last reported.
 
     Ties: among the instances within `epsilon` of the best score (inclusive), the least work wins, then the highest hash
-    of (instance id, prompt), then the lowest index. So cold prompts spread over idle instances.
+    of (instance id, prompt), then the lowest index. If the router knows no key of the prompt, as a gateway for prompts
+    shorter than a block, the hash is of (instance id, request number). So cold prompts spread over idle instances.
     """
 
     kv: Weight = 0.55
@@ -70,7 +71,8 @@ class KvAwareSpill(Believer):
             scores = self.totals(self.terms(left, hits, blocks, highest_watts(instances)))
             floor = max(scores) - self.epsilon - ROUNDING
             band = [view for view, score in zip(left, scores, strict=True) if score >= floor]
-            view = band[0] if len(band) == 1 else self.settle(band, hits, prefix_key(path, runs, blocks))
+            key = prefix_key(path, runs, blocks) if path.keys else request.id
+            view = band[0] if len(band) == 1 else self.settle(band, hits, key)
         spilled = len(left) < len(instances) and self.most(instances, hits) > self.most(left, hits)
         self.spilled += spilled
         card = self.card(instances, left, hits, blocks, view) if cluster.explain else None

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar, cast, get_args, get_
 
 import msgspec
 
+from headway.config.dated_defaults import SETS, Dated
 from headway.config.keys import Form
 from headway.config.wording import cut, describe_type, one_line, shown, suggest
 from headway.errors import HeadwayError
@@ -50,6 +51,14 @@ DEFAULT_POLICIES: Final = {
     "scheduler": "fcfs",
     "scaling": "static",
 }
+
+
+def gateway_policies(defaults: Dated) -> dict[str, Any]:
+    """Return the default policies of a gateway. A scenario plans its load, so its default admits every request. A
+    gateway limits the requests in flight."""
+    admission = {"name": "max-concurrency", "max_queue": 1024}
+    return {**DEFAULT_POLICIES, "admission": admission, "routing": SETS[defaults].gateway_routing}
+
 
 AUTO: Final = "auto"  # value of a parameter that Headway derives from the instances
 EVERYTHING = ("all",)  # value of `exact` if the policy reads every exact signal

@@ -43,7 +43,8 @@ class Weighted:
 
     Limits: with the default profile, a fully cached prompt outweighs any queue while less than half of the KV blocks
     are in use. If all requests have the same prompt, one instance gets them all. Use `kv-aware-spill`, or give
-    `queue-depth` more weight than `prefix-affinity`.
+    `queue-depth` more weight than `prefix-affinity`. Idle instances with equal KV use are equal, so cold prompts that
+    arrive one at a time go to the lowest index. Add the scorer `no-hit-lru` to spread them.
     """
 
     scorers: Annotated[str | dict[str, Any] | list[Any], Form.of(ScorersForm())] = DEFAULT

@@ -10,10 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 import headway.policies  # noqa: F401  (declares the policies)
+from headway.config.dated_defaults import CURRENT
 from headway.config.wording import suggest
 from headway.errors import HeadwayError
 from headway.policies import registry
-from headway.policies.registry import DEFAULT_POLICIES, Entry, Parameter
+from headway.policies.registry import DEFAULT_POLICIES, Entry, Parameter, gateway_policies
 from headway.report.terminal import facts, table
 from headway.types import Json
 
@@ -29,6 +30,7 @@ HEADINGS: Final = {
     "scheduler": "order and batch requests within an engine",
     "scaling": "add and remove instances",
 }
+DEFAULT, GATEWAY_DEFAULT = "default", "default of gateways"
 DEFAULTS: Final = {**DEFAULT_POLICIES, "picker": "max-score", "decider": "always"}
 
 
@@ -67,6 +69,7 @@ def document(entry: Entry) -> Json:
         "kind": entry.kind,
         "oracle": entry.oracle,
         "default": is_default(entry),
+        "gateway_default": is_gateway_default(entry),
     }
 
 
@@ -79,6 +82,12 @@ def type_name(kind: Any) -> str:
 def is_default(entry: Entry) -> bool:
     """Return whether a scenario uses this policy if it names no policy for the stage."""
     return DEFAULTS.get(entry.stage) == entry.name
+
+
+def is_gateway_default(entry: Entry) -> bool:
+    """Return whether a gateway uses this policy if its file names no policy for the stage, and a scenario does not."""
+    name, _ = registry.split(gateway_policies(CURRENT).get(entry.stage, ""), "")
+    return name == entry.name and not is_default(entry)
 
 
 def listing(entries: Sequence[Entry]) -> RenderableType:
@@ -96,7 +105,7 @@ def listing(entries: Sequence[Entry]) -> RenderableType:
 
 
 def marks(entry: Entry) -> str:
-    words = [word for word, holds in (("default", is_default(entry)), ("oracle", entry.oracle)) if holds]
+    words = [DEFAULT] * is_default(entry) + [GATEWAY_DEFAULT] * is_gateway_default(entry) + ["oracle"] * entry.oracle
     words += [] if entry.kind == "policy" else [entry.kind]
     return f"({', '.join(words)}) " if words else ""
 
@@ -104,8 +113,8 @@ def marks(entry: Entry) -> str:
 def page(entry: Entry) -> RenderableType:
     """Return the page of one policy: its rule, its parameters and the signals it reads."""
     doc = "\n\n".join(" ".join(part.split()) for part in (inspect.getdoc(entry.make) or "").split("\n\n"))
-    stage = f"{entry.stage}, default" if is_default(entry) else entry.stage
-    parts: list[RenderableType] = [Text(f"{entry.name} ({stage})", style="bold"), "", Text(doc), ""]
+    mark = f", {DEFAULT}" * is_default(entry) + f", {GATEWAY_DEFAULT}" * is_gateway_default(entry)
+    parts: list[RenderableType] = [Text(f"{entry.name} ({entry.stage}{mark})", style="bold"), "", Text(doc), ""]
     if entry.parameters:
         rows = [[each.name, plain(each.default), limits(each)] for each in entry.parameters]
         parts.extend((table("parameter", "default", "range", rows=rows), ""))

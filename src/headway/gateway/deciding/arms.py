@@ -10,21 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from headway.config.dated_defaults import CURRENT
 from headway.config.wording import one_line
 from headway.control.audience import Observe
 from headway.control.flights import Answer, Flight
 from headway.control.plane import ControlPlane
 from headway.control.stages import Stages
-from headway.gateway.live_policies import DEFAULTS, build_policies
+from headway.gateway.live_policies import build_policies
 from headway.policies.context import Context
 from headway.policies.disaggregation import make_pairing
+from headway.policies.registry import gateway_policies
 from headway.types import Json, Reject, Request
 
 LIVE, CANARY = "live", "canary"
 STAGES: Final = ("admission", "priority", "routing")
 PLAIN: Final[Json] = {
-    "admission": DEFAULTS["admission"],
-    "priority": DEFAULTS["priority"],
+    **{stage: gateway_policies(CURRENT)[stage] for stage in ("admission", "priority")},
     "routing": "least-loaded",
 }
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 from msgspec import Meta, Struct
 
-from headway.config.dated_defaults import LIVE, SETS
+from headway.config.dated_defaults import CURRENT, SETS
 from headway.config.keys import INTERNAL, Doc, PositiveSeconds, Seconds
 from headway.config.section import read
 from headway.errors import HeadwayError
@@ -58,7 +58,7 @@ class SignalSettings(Struct, frozen=True):
             "outstanding requests of an engine, as policies see them. snapshot: reported queue and batch, and "
             "requests sent since; outstanding: the same minus requests that have ended since, but at least the "
             "requests in flight",
-            default=SETS[LIVE].effective_load,
+            default=SETS[CURRENT].effective_load,
         ),
     ] = None  # as the defaults of the gateway's file say
     on: Annotated[bool, INTERNAL] = True
