@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shlex
 import shutil
@@ -31,6 +32,17 @@ SOURCE = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHON
 COMMAND = [sys.executable, "-m", "headway.cli"]  # `headway`, whether the package is installed or only on the path
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep the collector of circles away from the 400,000 objects of the tests themselves: it would look through all of
+    them again and again, and each forked process would copy them."""
+    gc.disable()
+    collected = yield
+    gc.freeze()
+    gc.enable()
+    return collected
 
 
 @pytest.fixture(scope="session", autouse=True)

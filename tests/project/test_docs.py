@@ -13,6 +13,7 @@ import inspect
 import pkgutil
 import re
 import shlex
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -81,6 +82,7 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT if page.parent == ROOT else ROOT / "docs"))
 
 
+@cache
 def blocks() -> list[Block]:
     found = []
     for page in PAGES:

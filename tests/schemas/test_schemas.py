@@ -23,6 +23,7 @@ from headway.types import Json
 
 FENCE = re.compile(r"^```(yaml|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PRESETS = ROOT / "src" / "headway" / "presets"
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the files are read whenever tests are collected
 OTHER_KEYS = {"routing-policy", "routing-scorers"}  # of files of another kind
 
 
@@ -50,11 +51,11 @@ def kind_of(document: Any) -> str | None:
 def samples() -> Iterator[Sample]:
     for folder in (ROOT / "examples", ROOT / "benchmarks", PRESETS / "scenarios", PRESETS / "suites"):
         for file in sorted(folder.rglob("*.yaml")):
-            document = yaml.safe_load(file.read_text(encoding="utf-8"))
+            document = yaml.load(file.read_text(encoding="utf-8"), LOADER)
             if kind := kind_of(document):
                 yield Sample(str(file.relative_to(ROOT)), kind, document)
     for file in sorted((PRESETS / "workloads").glob("*.yaml")):
-        yield Sample(file.name, "scenario", {"workload": yaml.safe_load(file.read_text(encoding="utf-8"))})
+        yield Sample(file.name, "scenario", {"workload": yaml.load(file.read_text(encoding="utf-8"), LOADER)})
     for file in sorted((ROOT / "examples").rglob("*.headway.jsonl")):
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
             yield Sample(f"{file.name}:{number}", "trace", json.loads(line))
@@ -67,7 +68,7 @@ def shown() -> Iterator[Sample]:
         for block in FENCE.finditer(text):
             place = f"{page.name}:{text.count(chr(10), 0, block.start()) + 1}"
             try:
-                document = yaml.safe_load(block[2])
+                document = yaml.load(block[2], LOADER)
             except yaml.YAMLError:  # a text of another kind
                 continue
             if not isinstance(document, dict) or OTHER_KEYS & set(document):

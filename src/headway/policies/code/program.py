@@ -69,6 +69,13 @@ def plain_program(source: str, stage: str) -> Program:
     return Program(source, stage)
 
 
+@lru_cache(maxsize=128)
+def named_program(source: str, stage: str, name: str, values: tuple[tuple[str, type, float], ...]) -> Program:
+    """Compile a source for a policy with this name and these values of its parameters, each with its type, because 1
+    equals 1.0. If it was compiled before, return that program: a run builds each of its policies several times."""
+    return Program(source, stage, name, {name: value for name, _, value in values})
+
+
 def _by_line(rejections: Any) -> list[Rejection]:
     return sorted(rejections, key=lambda rejection: rejection.line)
 

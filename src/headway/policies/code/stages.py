@@ -15,7 +15,7 @@ from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.policies import registry
 from headway.policies.code import language as lang
-from headway.policies.code.program import Program, Running
+from headway.policies.code.program import Program, Running, named_program
 from headway.policies.code.rejection import CodeError, Misuse
 from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS, BlockTokens, Context, LruBlocks
 from headway.policies.queues import Queue, Ranked, Ticket
@@ -56,7 +56,10 @@ class Coded:
     running: Running
 
     def compile(self, source: str, name: str, values: Values) -> None:
-        self.program = program = Program(source, self.stage, name, values)
+        typed = tuple((key, type(value), value) for key, value in values.items())
+        numbers = all(isinstance(value, int | float) for value in values.values())
+        compile_ = named_program if numbers else named_program.__wrapped__  # what is no number may have no hash
+        self.program = program = compile_(source, self.stage, name, typed)
         name = registry.entry_of(type(self), self.stage).name
         self.entry = Entry(self.stage, name, type(self), program.exact, program.reported, False)
         self.restart()
