@@ -55,6 +55,23 @@ def one_core() -> Iterator[Callable[[], int]]:
         yield counted
 
 
+@pytest.fixture(scope="session", autouse=True)
+def runs_are_not_repeated() -> Iterator[None]:
+    """If a policy comes from a file, verbs repeat the beginning of the run in two processes, for a second of CPU. Only
+    the tests of that, and `headway policy check`, do so."""
+    from headway.experiment import check_policy, repeatable
+
+    assert check_policy.Repetition is repeatable.Repetition
+
+    class Unrepeated(repeatable.Repetition):
+        def __init__(self, scenario: Any, policies: Any = None) -> None:
+            super().__init__({**scenario, "policies": {}, "cluster": {}})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(repeatable, "Repetition", Unrepeated)
+        yield
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     return ROOT

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headway import check_policy
+from headway.experiment import repeatable
 from headway.experiment.repeatable import Repetition, beginning, python_files
 
 Run = Callable[..., Any]
@@ -62,6 +63,12 @@ class Writes:
         cluster.instances[0].queued = 0
         return Route(cluster.instances[0].id)
 """
+
+
+@pytest.fixture(autouse=True)
+def repeating(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verbs repeat runs here, unlike in other tests."""
+    monkeypatch.setattr(repeatable, "Repetition", Repetition)
 
 
 @pytest.fixture

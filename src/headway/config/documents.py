@@ -1,6 +1,8 @@
 """Reads and writes the user's YAML documents and text files. Reading is strict; errors name the file and the line."""
 
 import re
+from contextlib import suppress
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +15,10 @@ from headway.errors import HeadwayError
 DEEPEST: Final = 100  # maximum nesting depth of a document
 MOST_VALUES: Final = 1_000_000  # maximum number of values in a document, because aliases can expand to billions
 MOST_BYTES: Final = 64_000_000  # maximum size of a file, because reading a device such as /dev/zero would never end
+# libyaml's composer recurses without a limit. A document within these bounds cannot be nested deep enough to harm it.
+FAST_BYTES: Final = 1_000_000
+FAST_OPENINGS: Final = 1_000
+DISPUTED: Final = re.compile(r"[^\n -~]|[?!|>]")  # where PyYAML's parser and libyaml differ, such as on tabs
 MERGE: Final = "tag:yaml.org,2002:merge"
 SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
@@ -21,7 +27,11 @@ class _StrictLoader(yaml.SafeLoader):
     """Rejects duplicate keys in a mapping. PyYAML would silently keep only the last one."""
 
 
-def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+class _FastLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Does the same with the parser of libyaml, which is ten times as fast."""
+
+
+def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     lines: dict[str, int] = {}
     for key_node, _ in node.value:
         if key_node.tag == MERGE:  # merged keys are not duplicates: a mapping may override them
@@ -38,13 +48,22 @@ def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     return loader.construct_mapping(node)
 
 
-_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+for _loader in (_StrictLoader, _FastLoader):
+    _loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def _load(text: str) -> Any:
+    """Parse a YAML string. If it is invalid, the error is that of PyYAML's own parser, with or without libyaml."""
+    if len(text) <= FAST_BYTES and sum(map(text.count, "[{-")) <= FAST_OPENINGS and not DISPUTED.search(text):
+        with suppress(Exception):
+            return yaml.load(text, _FastLoader)
+    return yaml.load(text, _StrictLoader)
 
 
 def parse_yaml(text: str, where: str) -> Any:
     """Parse a YAML string into plain values. Error messages begin with `where` and name the line."""
     try:
-        document = yaml.load(text, _StrictLoader)
+        document = _load(text)
         check_size(document)
         return document
     except yaml.MarkedYAMLError as error:
@@ -105,6 +124,11 @@ def read_bytes(file: str) -> bytes:
 
 def presets(folder: str, ending: str = ".yaml") -> dict[str, str]:
     """Return the presets in a folder of the package as a mapping of names to file contents, sorted by name."""
+    return dict(_presets(folder, ending))
+
+
+@cache
+def _presets(folder: str, ending: str) -> dict[str, str]:
     files = (resources.files("headway") / "presets" / folder).iterdir()
     names = {file.name.removesuffix(ending): file for file in files if file.name.endswith(ending)}
     return {name: names[name].read_text(encoding="utf-8") for name in sorted(names)}

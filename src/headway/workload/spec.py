@@ -3,10 +3,9 @@
 import re
 from typing import Annotated, Any, Final
 
-import yaml
 from msgspec import Meta
 
-from headway.config.documents import presets
+from headway.config.documents import parse_yaml, presets
 from headway.config.keys import DURATION, Form
 from headway.config.schema import Names
 from headway.config.section import check_range, read
@@ -172,5 +171,5 @@ def load_preset(name: object, where: str) -> Json:
         raise HeadwayError(
             f"{where}: no workload is called {shown(name)}.{suggest(str(name), dict.fromkeys(short.values()))}"
         )
-    keys: Json = yaml.safe_load(texts[matches[-1]])
+    keys: Json = parse_yaml(texts[matches[-1]], matches[-1])
     return keys

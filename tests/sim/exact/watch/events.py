@@ -8,7 +8,7 @@ arrives, a client that gives up, prompts passed on, completions told, and the ho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from headway.errors import InvariantError
@@ -46,24 +46,27 @@ Seats = dict[Job, Seat]
 HOLDING = ("running", "loading", "ready", "handing")  # the places at which requests have blocks of the GPU
 
 
-def seated(instance: Instance) -> Iterator[tuple[str, Iterable[Job]]]:
-    yield "running", instance.batch.running
-    yield "waiting", instance.queue.waiting.values()
-    yield "loading", instance.loader.loading
-    yield "ready", instance.loader.ready
-    yield "handing", instance.handing
+def seated(instance: Instance) -> tuple[tuple[str, Iterable[Job]], ...]:
+    loader = instance.loader
+    return (
+        ("running", instance.batch.running),
+        ("waiting", instance.queue.waiting.values()),
+        ("loading", loader.loading),
+        ("ready", loader.ready),
+        ("handing", instance.handing),
+    )
 
 
 def seats(simulation: Simulation) -> Seats:
     """Every request at an instance, which is in one place there."""
     found: Seats = {}
     for index, instance in enumerate(simulation.cluster.instances):
+        loading = instance.loader.loading
         for place, jobs in seated(instance):
             for job in jobs:
-                demand(job not in found, "Request {} is in two places: {} and {}.", job.row, found.get(job), place)
-                found[job] = Seat(
-                    index, place, job.order, instance.loader.loading.get(job), job.swapped, getattr(job, "computed", 0)
-                )
+                if job in found:
+                    raise Broken(f"Request {job.row} is in two places: {found[job]} and {place}.")
+                found[job] = Seat(index, place, job.order, loading.get(job), job.swapped, getattr(job, "computed", 0))
     return found
 
 
