@@ -127,9 +127,9 @@ class SignalSpec(Struct, frozen=True):
     effective_load: Annotated[
         LoadRule,
         Doc(
-            "outstanding requests of an instance, as policies see them. snapshot: reported queue and batch, and "
-            "requests sent since; outstanding: the same minus requests that have ended since, but at least the "
-            "requests in flight",
+            "how policies see the load of an instance. snapshot: the requests in its last report, plus the requests "
+            "sent since; outstanding: also minus the requests that have ended since, but never below the requests in "
+            "flight",
             default=SETS[CURRENT].effective_load,
         ),
         QUIET,

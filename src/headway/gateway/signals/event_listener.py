@@ -52,8 +52,8 @@ class EventSettings(Struct, frozen=True):
     ] = 30 * PS_PER_SECOND
     belief: Annotated[
         Belief,
-        "the blocks that the gateway believes cached: `both`, of prompts that it sent and those that engines report; "
-        "`stored`, only those that engines report; `routed`, only those of sent prompts, without KV events",
+        "the blocks that the gateway believes cached. `routed`: the blocks of prompts that it sent, without KV events; "
+        "`stored`: the blocks that engines report; `both`: the blocks of either kind",
     ] = "both"
     max_blocks: Annotated[int, Meta(ge=1, le=10**8), "most reported blocks of an engine; more are ignored"] = 65_536
     replay_s: Annotated[PositiveSeconds, "how long the gateway waits for each batch of a replay"] = 2.0

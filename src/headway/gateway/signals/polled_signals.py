@@ -47,17 +47,17 @@ class SignalSettings(Struct, frozen=True):
     ticks_s: Annotated[
         Seconds | None,
         Doc(
-            "for engines whose pages have the values of the last multiple of `interval`: the gateway applies the pages "
-            "of all engines together, this long after each multiple",
+            "for engines that update their pages at multiples of `interval`: the delay after each multiple at which "
+            "the gateway applies the pages of all engines together",
             default="none: each page applies when it arrives, and polls are spread over the interval",
         ),
     ] = None
     effective_load: Annotated[
         LoadRule | None,
         Doc(
-            "outstanding requests of an engine, as policies see them. snapshot: reported queue and batch, and "
-            "requests sent since; outstanding: the same minus requests that have ended since, but at least the "
-            "requests in flight",
+            "how policies see the load of an engine. snapshot: the requests in its last report, plus the requests "
+            "sent since; outstanding: also minus the requests that have ended since, but never below the requests in "
+            "flight",
             default=SETS[CURRENT].effective_load,
         ),
     ] = None  # as the defaults of the gateway's file say
