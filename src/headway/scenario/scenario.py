@@ -128,7 +128,7 @@ class SignalSpec(Struct, frozen=True):
         LoadRule,
         Doc(
             "how policies see the load of an instance. snapshot: the requests in its last report, plus the requests "
-            "sent since; outstanding: also minus the requests that have ended since, but never below the requests in "
+            "sent since; outstanding: also minus the requests that have ended since, but at least the requests in "
             "flight",
             default=SETS[CURRENT].effective_load,
         ),

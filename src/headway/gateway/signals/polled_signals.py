@@ -56,7 +56,7 @@ class SignalSettings(Struct, frozen=True):
         LoadRule | None,
         Doc(
             "how policies see the load of an engine. snapshot: the requests in its last report, plus the requests "
-            "sent since; outstanding: also minus the requests that have ended since, but never below the requests in "
+            "sent since; outstanding: also minus the requests that have ended since, but at least the requests in "
             "flight",
             default=SETS[CURRENT].effective_load,
         ),
