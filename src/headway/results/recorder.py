@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, get_type_hints
 from msgspec import Struct
 
 from headway.config.keys import PositiveDuration
-from headway.results.records import Batch, KvMove, Preemption, Thrash
+from headway.results.records import Batch, KvMove, Preemption, QueueLimit, Thrash
 from headway.types import OUTCOMES, Request
 from headway.views.pool import PoolMetrics
 
@@ -58,6 +58,10 @@ class RequestColumns:
     priority: Annotated[MutableSequence[float], "d", 0.0]  # the priority score that the scheduler received
     loaded_from: Annotated[Numbers, "b", -1]  # index in TIERS of the slowest tier from which blocks were loaded
 
+    # Time from each preemption to the next token or, before the first token, to the next entry into the batch.
+    preempted_ps: Annotated[Numbers, "q", 0]
+    loading_ps: Annotated[Numbers, "q", 0]  # time in which the request waited for blocks from tiers below the GPU
+
     names: dict[str, dict[str, int]]  # column of strings -> the code of each string
 
     def __len__(self) -> int:
@@ -82,7 +86,7 @@ class Recorder(RequestColumns):
     """Per-request columns, the gaps between tokens, and the events of a run."""
 
     __slots__ = (
-        *COLUMNS, "abandoned", "events", "gaps", "lost", "lost_tokens", "names", "not_issued", "preempted",
+        *COLUMNS, "abandoned", "events", "gaps", "limits", "lost", "lost_tokens", "names", "not_issued", "preempted",
         "reasons", "retried", "rows", "rows_ahead", "scaled", "states", "struck", "thrashed",
     )  # fmt: skip
 
@@ -106,6 +110,7 @@ class Recorder(RequestColumns):
         self.struck: list[FaultRecord] = []
         self.preempted: list[Preemption] = []
         self.thrashed: list[Thrash] = []
+        self.limits: list[QueueLimit] = []
         self.events: list[Batch | KvMove] | None = None  # None: not recorded, because the run has no full trace
         self.lost = 0  # number of requests that failed because their instance stopped
         # Gaps between successive tokens of a request. Each sequence of steps has four integers: the first gap, the

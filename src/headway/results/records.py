@@ -1,7 +1,7 @@
 """The records of a run other than requests and decisions: one struct per line of a file."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -19,6 +19,23 @@ class Preemption(Struct, frozen=True, gc=False):
     at_ps: int
     instance: int
     request: int
+
+
+# What keeps a waiting request out of the batch of its instance; see `QueueLimit`.
+LIMITS: Final = ("", "prompt", "tokens", "slots", "kv", "adapter", "handover")
+NO_LIMIT, PROMPT, TOKENS, SLOTS, KV, ADAPTER, HANDOVER = LIMITS
+
+
+class QueueLimit(Struct, frozen=True, gc=False):
+    """From `at_ps` on, `limit` keeps the first waiting request of an instance out of the batch.
+
+    `prompt`: the instance computes another prompt in chunks. `tokens`: the step has no tokens left. `slots`: the batch
+    is full. `kv`: there are too few free blocks. `adapter`: no adapter slot is free. `handover`: the decode instance
+    accepts no more requests. An empty string means that no request waits, or only until the current step ends."""
+
+    at_ps: int
+    instance: int
+    limit: str
 
 
 class Thrash(Struct, frozen=True, gc=False):
@@ -126,7 +143,15 @@ class Prompt(Struct, frozen=True):
     max_tokens: int | None = None  # limit on output tokens that the client requested
 
 
-class Finding(Struct, frozen=True):
+class Blame(Struct, frozen=True):
+    """Part of the cause of a finding: a tenant, session, prefix, instance, fault, class, model or adapter."""
+
+    kind: str
+    name: str
+    share: float  # fraction of the finding's lost time that it caused
+
+
+class Finding(Struct, frozen=True, omit_defaults=True):
     """A problem of a run: its kind, its time, the requests and instances affected, and the figures."""
 
     kind: str  # priority_inversion, slo_violation, ...
@@ -138,6 +163,9 @@ class Finding(Struct, frozen=True):
     requests: list[int] = []  # row numbers of the first or worst requests, at most EXAMPLES
     instances: list[int] = []
     evidence: Json = {}  # figures by name
+    resource: str = ""  # what the requests lacked: kv, slots, prefill, decode, link, store, adapters, replicas, choice
+    explains: float = 0.0  # fraction of the run's lost time that the finding explains
+    blames: list[Blame] = []  # who caused it, worst first
 
 
 EXAMPLES = 20

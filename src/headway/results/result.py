@@ -16,7 +16,17 @@ from headway.results.decisions import Decisions
 from headway.results.findings import find
 from headway.results.metrics import summarise
 from headway.results.recorder import InstanceStats, Recorder, RunFacts, ScaleRecord, StateChange
-from headway.results.records import Batch, Counterfactual, Findings, KvMove, Preemption, Prompt, Series, Thrash
+from headway.results.records import (
+    Batch,
+    Counterfactual,
+    Findings,
+    KvMove,
+    Preemption,
+    Prompt,
+    QueueLimit,
+    Series,
+    Thrash,
+)
 from headway.results.scaling import with_delays
 from headway.results.statistics import PS_PER_MS
 from headway.results.table import TYPES, Table
@@ -28,14 +38,14 @@ class Result(Displayed):
     `scenario` reproduces the run.
 
     With autoscaling or faults, `states` lists the instances' states and `scaling_events` the autoscaler's changes.
-    `preemptions` and `thrashes` list single events. All lists are in order of time. If decisions were traced, they are
+    `preemptions` and `thrashes` list single events. `queue_limits` says what kept requests out of the batches. All lists are in order of time. If decisions were traced, they are
     in `decisions`, and `series` has the use of the KV caches over time. A full trace has changes of batches and moves
     of KV blocks in `events`. `counterfactuals` are simulated alternatives. `prompts` exist only for live traffic.
     """
 
     __slots__ = (
-        "_findings", "_key", "_summary", "counterfactuals", "decisions", "events", "preemptions", "prompts", "requests",
-        "scaling_events", "scenario", "series", "states", "thrashes", "trace",
+        "_findings", "_key", "_summary", "counterfactuals", "decisions", "events", "preemptions", "prompts",
+        "queue_limits", "requests", "scaling_events", "scenario", "series", "states", "thrashes", "trace",
     )  # fmt: skip
 
     _view: ClassVar[str] = "headway.report.notebook:run_view"
@@ -52,6 +62,7 @@ class Result(Displayed):
         trace: str = "minimal",
         preemptions: list[Preemption] | None = None,
         thrashes: list[Thrash] | None = None,
+        queue_limits: list[QueueLimit] | None = None,
         decisions: Decisions | None = None,
         series: list[Series] | None = None,
         counterfactuals: list[Counterfactual] | None = None,
@@ -66,6 +77,7 @@ class Result(Displayed):
         self.trace = trace  # level of detail: minimal, decisions or full
         self.preemptions = preemptions or []
         self.thrashes = thrashes or []
+        self.queue_limits = queue_limits or []
         self.decisions = decisions
         self.series = series or []
         self.counterfactuals = counterfactuals or []
@@ -87,6 +99,7 @@ class Result(Displayed):
             recorder.states,
             preemptions=recorder.preempted,
             thrashes=recorder.thrashed,
+            queue_limits=recorder.limits,
             events=recorder.events,
         )
 

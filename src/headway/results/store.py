@@ -14,6 +14,7 @@ The following files exist only if they have entries, with one object per line:
     events.jsonl           changes of batches and moves of KV blocks, in a full trace
     preemptions.jsonl      preempted requests
     thrashes.jsonl         blocks that were loaded right after they were stored
+    queue_limits.jsonl     what kept waiting requests out of the batch of each instance, over time
     scaling.jsonl          changes by the autoscaler
     states.jsonl           state changes of instances
     counterfactuals.jsonl  simulated alternatives
@@ -38,7 +39,7 @@ from headway.results.decisions import Decisions, Verdict
 from headway.results.lines import DecisionFile, read_requests, write_lines, write_requests
 from headway.results.lines import clean as clean
 from headway.results.recorder import ScaleRecord, StateChange
-from headway.results.records import Batch, Counterfactual, Finding, KvMove, Preemption, Prompt, Series, Thrash
+from headway.results.records import Batch, Counterfactual, Finding, KvMove, Preemption, Prompt, QueueLimit, Series, Thrash
 from headway.results.table import Table
 from headway.types import Json
 
@@ -59,6 +60,7 @@ LISTS: Final[dict[str, tuple[str, Any]]] = {
     "events": ("events.jsonl", Batch | KvMove),
     "preemptions": ("preemptions.jsonl", Preemption),
     "thrashes": ("thrashes.jsonl", Thrash),
+    "queue_limits": ("queue_limits.jsonl", QueueLimit),
     "scaling_events": ("scaling.jsonl", ScaleRecord),
     "states": ("states.jsonl", StateChange),
     "counterfactuals": ("counterfactuals.jsonl", Counterfactual),

@@ -52,6 +52,8 @@ class Row(Struct, forbid_unknown_fields=True, omit_defaults=True):
     redirects: int = 0
     priority: float = 0.0
     loaded_from: str = ""  # slowest tier below the GPU (cpu or storage) from which blocks were loaded; empty if none
+    preempted_ps: int = 0
+    loading_ps: int = 0
 
 
 COLUMNS = Row.__struct_fields__

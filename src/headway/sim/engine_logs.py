@@ -5,7 +5,7 @@ from struct import Struct
 from typing import Any
 
 from headway.results.records import Batch as BatchRecord
-from headway.results.records import KvMove
+from headway.results.records import NO_LIMIT, KvMove, QueueLimit
 from headway.sim.batch import Batch
 from headway.sim.job import Job
 from headway.sim.leap import Run
@@ -81,6 +81,32 @@ class BatchLog:
         self.events.append(BatchRecord(now, view.index, rows[::-1], len(running), view.queued, tokens))
         self.entered = batch.entered
         self.running = len(running)
+
+
+class LimitLog:
+    """What keeps the first waiting request of an instance out of the batch, over time. If the limit changes several
+    times at one instant, only the last limit is logged, because the number of changes depends on where runs are cut."""
+
+    __slots__ = ("at", "before", "index", "limit", "log")
+
+    def __init__(self, index: int, log: list[QueueLimit]) -> None:
+        self.index = index  # index of the instance
+        self.log = log
+        self.limit = self.before = NO_LIMIT  # the current limit, and the limit of the last entry in the log
+        self.at = 0  # time from which the current limit holds
+
+    def note(self, now: int, limit: str) -> None:
+        if limit != self.limit:
+            if now > self.at:
+                self.close()
+                self.at = now
+            self.limit = limit
+
+    def close(self) -> None:
+        """Log the current limit, if it differs from the last entry."""
+        if self.limit != self.before:
+            self.log.append(QueueLimit(self.at, self.index, self.limit))
+            self.before = self.limit
 
 
 class Reporter:

@@ -174,11 +174,17 @@ class Instance:
         for job in resuming:
             others -= job.counted
             if later or job not in self.expiring:  # otherwise the client gave up, so its only token is wasted
-                self.gaps.resume(job, run.start + first)
+                self.note_resumed(job, run.start + first)
         self.log(ENTRY(first, increment, 1, others))
         if later:
             self.log(ENTRY(first + increment, increment, later, self.batch.counted))
         resuming.clear()
+
+    def note_resumed(self, job: Job, now: int) -> None:
+        """Record the first token after a preemption, or after a handover from a prefill instance."""
+        if job.ticket.preemptions:
+            self.recorder.preempted_ps[job.row] += now - job.last_token_ps
+        self.gaps.resume(job, now)
 
     def advance(self, job: Job, tokens: int, now: int) -> None:
         """Advance the prefill of a request. When the prefill ends, the request generates its next token."""
@@ -212,7 +218,7 @@ class Instance:
             self.recorder.first_token_ps[job.row] = now
             self.first_tokens.append(job)
         else:
-            self.gaps.resume(job, now)
+            self.note_resumed(job, now)
         job.log_from = len(self.gaps.runs)
         batch.start_decoding(job)
         if job.ends_at_step == batch.steps:
@@ -309,7 +315,11 @@ class Instance:
         queue = self.queue
         queue.add(job, now, priority, hints)
         self.view.queued = self.scheduler.count_queued() if self.loader.active else len(queue.waiting)
-        return self.run.end < 0 or self.cut_to_enter(now)
+        if self.run.end < 0:
+            return True
+        if not self.scheduler.limits.limit:
+            self.scheduler.note_waiting(now)
+        return self.cut_to_enter(now)
 
     def cut_to_enter(self, now: int) -> bool:
         """End the run at the next step boundary if a waiting request might enter the batch there. No request can enter
@@ -355,6 +365,7 @@ class Instance:
         else:
             self.forget_load(job, now)
         self.view.queued = self.scheduler.count_queued()
+        self.scheduler.note_empty(now)
 
     def nudge(self, now: int) -> bool:
         """Check again whether a waiting request can enter the batch."""
@@ -381,7 +392,11 @@ class Instance:
         self.loader.arrive(job, now)
         self.scheduler.stir()
         self.settle_stores(now)
-        return self.run.end < 0 or self.cut_to_enter(now)
+        if self.run.end < 0:
+            return True
+        if not self.scheduler.limits.limit:
+            self.scheduler.note_waiting(now)
+        return self.cut_to_enter(now)
 
     def let_go(self, job: Job, now: int) -> bool:
         """Free the blocks of a prompt that was computed for another instance, when the other instance has a copy or no

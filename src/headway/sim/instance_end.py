@@ -42,6 +42,7 @@ def vacate(instance: Instance, now: int) -> list[Job]:
     if instance.tiers is not None:
         instance.tiers.tell_places(now, left)
     instance.view.queued = instance.view.running = 0
+    scheduler.note_empty(now)
     if instance.blocks.reports:
         instance.view.kv_used = instance.cache.held
         instance.blocks.reported_to = NEVER

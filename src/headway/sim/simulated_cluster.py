@@ -115,6 +115,7 @@ class SimulatedCluster:
             gauge.record(self.instances[index], now)
         for instance in self.instances:
             check_instance(instance)
+            instance.scheduler.limits.close()
             if (tiers := instance.tiers) is not None:
                 view, links = instance.view, self.links.links
                 instance.stats.tiers = [
@@ -133,6 +134,7 @@ class SimulatedCluster:
             if (adapters := instance.adapters) is not None:
                 instance.stats.adapter_loads = adapters.loaded
                 instance.stats.adapter_load_ps = adapters.loaded * adapters.load_ps
+        self.recorder.limits.sort(key=lambda change: (change.at_ps, change.instance))
         for index, number in self.outgoing.items():
             link, stats = self.links.links[number], self.instances[index].stats
             link.settle(now)

@@ -8,10 +8,10 @@ prefill.
 """
 
 from headway.results.recorder import InstanceStats, Recorder
-from headway.results.records import Preemption
+from headway.results.records import ADAPTER, HANDOVER, KV, NO_LIMIT, PROMPT, SLOTS, TOKENS, Preemption
 from headway.sim.adapters import Adapters
 from headway.sim.batch import Batch
-from headway.sim.engine_logs import GAP_FIELDS, GapLog, Reporter
+from headway.sim.engine_logs import GAP_FIELDS, GapLog, LimitLog, Reporter
 from headway.sim.engine_queue import EngineQueue
 from headway.sim.job import Job
 from headway.sim.kv_cache import LATER
@@ -58,6 +58,10 @@ class StepScheduler:
         self.whole_prompts = whole_prompts  # whether a request enters only if there is room for its whole prompt
         self.gated = gated  # whether requests may have to wait because of adapter slots or the limit on handovers
         self.resuming: list[Job] = []  # requests that resume decoding in the first step of the run
+        self.limits = LimitLog(view.index, recorder.limits)
+        self.limit = NO_LIMIT  # what keeps the first waiting request out of the step that `admit` has formed
+        self.refusal = NO_LIMIT  # why `queue.refused` could not enter the batch
+        self.shut = False  # whether a prefill continues after the current step, so that no request may enter
         self.stirred = False  # whether a scheduling change happened since the last update of the stores
         self.hits: HitRate | None = None  # set if a policy reads the hit rate
         self.preempted: Reporter | None = None  # set if a policy observes preemptions
@@ -76,13 +80,35 @@ class StepScheduler:
             else:
                 once = True
                 self.make_room(0)
-        # After a preemption, requests enter only if the batch is empty. Then ready requests may own all the blocks.
-        if (self.waiting or self.ready) and not (shut or (once and batch.running)):
-            once = self.admit(now)
-            view = self.view
-            view.queued = self.count_queued() if self.loader.active else len(self.waiting)
-            view.running = len(batch.running)
+        self.shut = shut
+        if self.waiting or self.ready:
+            if shut:
+                self.limit = PROMPT
+            # After a preemption, requests enter only if the batch is empty. Then ready requests may own all the blocks.
+            elif once and batch.running:
+                self.limit = KV
+            else:
+                once = self.admit(now)
+                view = self.view
+                view.queued = self.count_queued() if self.loader.active else len(self.waiting)
+                view.running = len(batch.running)
+            self.limits.note(now, self.limit)
+        elif self.limits.limit:
+            self.limits.note(now, NO_LIMIT)
         return once
+
+    def note_waiting(self, now: int) -> None:
+        """Note which limit keeps a request waiting beyond the current step, if that is certain. Otherwise the next step
+        shows it."""
+        if self.shut:
+            self.limits.note(now, PROMPT)
+        elif len(self.batch.running) >= self.max_batch_size:
+            self.limits.note(now, SLOTS)
+
+    def note_empty(self, now: int) -> None:
+        """Note that no limit holds if no request waits any longer."""
+        if not self.waiting and not self.ready:
+            self.limits.note(now, NO_LIMIT)
 
     def count_queued(self) -> int:
         """Return the number of requests that are not in the batch."""
@@ -144,6 +170,8 @@ class StepScheduler:
         batch = self.batch
         if job is batch.partial:
             batch.partial = None
+            if not job.generated:
+                job.paused_ps = self.cache.now
         else:
             self.stop_decoding(job)
             batch.forget_end(job)
@@ -198,6 +226,7 @@ class StepScheduler:
         budget = self.max_batch_tokens - batch.decodes
         if self.run.chunks:
             budget -= self.run.chunks[0][1]
+        self.limit = TOKENS
         if loader.ready:
             budget = self.admit_ready(budget)
         cache, size, blocks_of = self.cache, self.size, self.blocks
@@ -205,16 +234,17 @@ class StepScheduler:
         while waiting and budget > 0 and len(running) + len(loader.loading) < self.max_batch_size:
             job = queue.first()
             if loads and job.ticket is queue.refused:  # nothing has changed since the request was refused
+                self.limit = self.refusal
                 return False
-            if self.gated and self.is_shut_out(job):
-                queue.refused = job.ticket
+            if self.gated and (gate := self.find_gate(job)):
+                self.refuse(job, gate)
                 return False
             known = job.known
             hits = cache.match(job.runs, (known - 1) // size) if blocks_of.caching else 0
             if loads and (end := loader.reach(job, hits)) > hits:
                 if self.admit_load(job, hits, end, now):
                     continue
-                queue.refused = job.ticket
+                self.refuse(job, KV)
                 return False
             cached = hits * size
             want = known - cached
@@ -229,7 +259,7 @@ class StepScheduler:
                 # If a decode evicts one of the request's hits, the request needs one block less for its chunk, because
                 # the chunk ends one block earlier. But the decode has also allocated a free block. So the request
                 # cannot enter during the run, unless one eviction can cost it several hits.
-                queue.refused = job.ticket
+                self.refuse(job, KV)
                 return not loads and not cache.goes_tail_first(job.runs, hits)
             queue.take(job)
             if self.adapters is not None:
@@ -247,17 +277,29 @@ class StepScheduler:
             budget -= want
             if cached + want < known:
                 batch.partial = job
+                self.shut = True
+                self.limit = PROMPT
                 break
+        if not waiting and not loader.ready:
+            self.limit = NO_LIMIT
+        elif self.limit is TOKENS and len(running) + len(loader.loading) >= self.max_batch_size:
+            self.limit = SLOTS
         return False
 
-    def is_shut_out(self, job: Job) -> bool:
-        """Whether the request's adapter has no slot, or its decode instance has reached the limit on handovers."""
+    def refuse(self, job: Job, limit: str) -> None:
+        """Note that the first waiting request cannot enter, and why."""
+        self.queue.refused = job.ticket
+        self.limit = self.refusal = limit
+
+    def find_gate(self, job: Job) -> str:
+        """Return the limit that keeps a request out before its blocks are counted: its adapter has no slot, or its
+        decode instance accepts no more handovers. Return an empty string if there is no such limit."""
         if self.adapters is not None and not self.adapters.has_room(job.request.adapter):
-            return True
+            return ADAPTER
         if job.handover is None or not job.handover.incoming.full():
-            return False
+            return NO_LIMIT
         job.handover.incoming.blocked[self.view.index] = None
-        return True
+        return HANDOVER
 
     def load_adapter(self, job: Job, adapters: Adapters) -> None:
         if adapters.enter(job.request.adapter):
@@ -293,6 +335,9 @@ class StepScheduler:
             if self.hits is not None:
                 self.hits.add(cached, job.request.prompt_tokens)
                 self.view.hit_rate = self.hits.share()
+        elif job.paused_ps >= 0:
+            self.recorder.preempted_ps[job.row] += now - job.paused_ps
+            job.paused_ps = -1
         if cached > job.prefilled:
             job.prefilled = cached
 
@@ -315,10 +360,14 @@ class StepScheduler:
             job = ready[0]
             want = 1 if job.resumes else min(job.known - job.computed, budget, job.chunk)
             need = -(-(job.known if reserves else job.computed + want) // self.size) - job.blocks
-            full = len(self.batch.running) >= self.max_batch_size
-            if full or (adapters is not None and not adapters.has_room(job.request.adapter)):
+            if len(self.batch.running) >= self.max_batch_size:
+                self.limit = SLOTS
+                return 0
+            if adapters is not None and not adapters.has_room(job.request.adapter):
+                self.limit = ADAPTER
                 return 0
             if need > cache.total - cache.held and not self.yield_to(need):
+                self.limit = KV
                 return 0
             del ready[0]
             if adapters is not None:
@@ -334,6 +383,8 @@ class StepScheduler:
             self.stirred = True
             if job.computed + want < job.known:
                 self.batch.partial = job
+                self.shut = True
+                self.limit = PROMPT
                 return 0
         return budget
 

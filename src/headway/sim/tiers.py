@@ -144,7 +144,7 @@ class Tiers:
 
     def on_loaded(self, now: int, job: Job, start: int, end: int) -> None:
         """Remove loaded blocks from the stores, unless the stores keep copies."""
-        self.waits.append(now - self.began.pop(job))
+        self.end_wait(now, job)
         if self.log is not None or self.counts:
             content = stretches(job.runs, start, end)
             if self.log is not None:
@@ -228,7 +228,13 @@ class Tiers:
         tier.note(now)
         job.swapped = 0
         if job in self.began:
-            self.waits.append(now - self.began.pop(job))
+            self.end_wait(now, job)
+
+    def end_wait(self, now: int, job: Job) -> None:
+        """Record how long a request has waited for its blocks."""
+        waited = now - self.began.pop(job)
+        self.waits.append(waited)
+        self.recorder.loading_ps[job.row] += waited
 
     def settle(self, now: int) -> None:
         """Offload the content that the GPU's cache has evicted since the last scheduling change. If offload is eager,
