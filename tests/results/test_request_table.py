@@ -46,7 +46,7 @@ def test_rows_are_plain_mappings() -> None:
         "outcome": "rejected", "reason": "too long", "prompt_tokens": 7, "output_tokens": 0, "cached_tokens": 0,
         "predicted_tokens": 0, "preemptions": 0, "loaded_tokens": 0,
         "prefill_instance": -1, "handed_ps": -1, "transfer_ps": -1, "transferred_ps": -1,
-        "retries": 0, "redirects": 0, "priority": 0.0, "loaded_from": "",
+        "retries": 0, "redirects": 0, "priority": 0.0, "loaded_from": "", "preempted_ps": 0, "loading_ps": 0,
     }  # fmt: skip
 
 

@@ -60,7 +60,8 @@ class RequestColumns:
 
     # Time from each preemption to the next token or, before the first token, to the next entry into the batch.
     preempted_ps: Annotated[Numbers, "q", 0]
-    loading_ps: Annotated[Numbers, "q", 0]  # time in which the request waited for blocks from tiers below the GPU
+    # Time before the first token in which the request waited for blocks from tiers below the GPU.
+    loading_ps: Annotated[Numbers, "q", 0]
 
     names: dict[str, dict[str, int]]  # column of strings -> the code of each string
 

@@ -234,7 +234,8 @@ class Tiers:
         """Record how long a request has waited for its blocks."""
         waited = now - self.began.pop(job)
         self.waits.append(waited)
-        self.recorder.loading_ps[job.row] += waited
+        if not job.generated:  # later loads are part of the time that a preemption costs
+            self.recorder.loading_ps[job.row] += waited
 
     def settle(self, now: int) -> None:
         """Offload the content that the GPU's cache has evicted since the last scheduling change. If offload is eager,
