@@ -39,7 +39,17 @@ from headway.results.decisions import Decisions, Verdict
 from headway.results.lines import DecisionFile, read_requests, write_lines, write_requests
 from headway.results.lines import clean as clean
 from headway.results.recorder import ScaleRecord, StateChange
-from headway.results.records import Batch, Counterfactual, Finding, KvMove, Preemption, Prompt, QueueLimit, Series, Thrash
+from headway.results.records import (
+    Batch,
+    Counterfactual,
+    Finding,
+    KvMove,
+    Preemption,
+    Prompt,
+    QueueLimit,
+    Series,
+    Thrash,
+)
 from headway.results.table import Table
 from headway.types import Json
 
