@@ -38,9 +38,10 @@ class Result(Displayed):
     `scenario` reproduces the run.
 
     With autoscaling or faults, `states` lists the instances' states and `scaling_events` the autoscaler's changes.
-    `preemptions` and `thrashes` list single events. `queue_limits` says what kept requests out of the batches. All lists are in order of time. If decisions were traced, they are
-    in `decisions`, and `series` has the use of the KV caches over time. A full trace has changes of batches and moves
-    of KV blocks in `events`. `counterfactuals` are simulated alternatives. `prompts` exist only for live traffic.
+    `preemptions` and `thrashes` list single events. `queue_limits` says what kept requests out of the batches. All
+    lists are in order of time. If decisions were traced, they are in `decisions`, and `series` has the use of the KV
+    caches over time. A full trace has changes of batches and moves of KV blocks in `events`. `counterfactuals` are
+    simulated alternatives. `prompts` exist only for live traffic.
     """
 
     __slots__ = (

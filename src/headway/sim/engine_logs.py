@@ -4,8 +4,8 @@ from array import array
 from struct import Struct
 from typing import Any
 
-from headway.results.records import Batch as BatchRecord
 from headway.results.records import NO_LIMIT, KvMove, QueueLimit
+from headway.results.records import Batch as BatchRecord
 from headway.sim.batch import Batch
 from headway.sim.job import Job
 from headway.sim.leap import Run
