@@ -34,6 +34,14 @@ LOOK_S: Final = 2.0  # interval at which a zygote checks whether its parent stil
 SWEEP_S: Final = 5.0  # maximum time to end the processes that a child left behind
 
 
+# The evaluation with which a zygote warms up.
+SCENARIO: Final = {
+    "workload": {"requests": 8, "rate": "100/s", "prefix": {"groups": 2, "tokens": 64}},
+    "slo": {"ttft": "1s"},
+}
+SOURCE: Final = "def score(request, instance, cluster):\n    return cached_tokens(instance) - instance.inflight"
+
+
 def frame_of(document: Any) -> bytes:
     text = json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
     return len(text).to_bytes(HEADER, "big") + text
@@ -58,10 +66,7 @@ def main(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # because the parent handles Ctrl-C
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     control(PR_SET_CHILD_SUBREAPER, 1)
-    for module in ("headway.experiment.run", "headway.results.findings", "headway.results.words"):
-        import_module(module)  # import here, so that no child has to import the module
-    for entry in registry.entries():
-        _ = entry.parameters  # this property compiles the templates
+    _warm_up()
     sieve()
     gc.collect()
     gc.freeze()
@@ -70,6 +75,15 @@ def main(parent: int) -> None:
         while (text := zygote.next()) is not None:
             call, arguments, limits, folder = json.loads(text)
             write_all(answers, zygote.attend(call, arguments, Limits(**limits), folder))
+
+
+def _warm_up() -> None:
+    """Import all modules, compile the templates, and evaluate a small candidate. Each child would otherwise spend
+    longer on imports and on filling caches than on a small evaluation."""
+    for entry in registry.entries():
+        _ = entry.parameters  # this property compiles the templates
+    play = import_module("headway.evolve.evaluation").play
+    play(SCENARIO, {"routing": {"name": "code", "source": SOURCE}}, ("latency.ttft.mean",), explain=True)
 
 
 class Zygote:
