@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from decimal import Decimal
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,12 @@ FIELDS = {
     "M": ({"name", "ph", "pid", "tid", "args"}, set()),
 }
 METADATA = {"process_name", "thread_name", "process_sort_index", "thread_sort_index"}
+
+
+@cache
+def told_events(name: str) -> list[Event]:
+    """The events of one of the small runs, parsed once for all tests; nothing changes them."""
+    return events(told_run(name))
 
 
 def events(result: Result) -> list[Event]:
@@ -112,13 +119,13 @@ def slices(found: list[Event]) -> dict[tuple[int, str], Event]:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_file_keeps_to_the_trace_event_format(name: str) -> None:
-    validate(events(told_run(name)))
+    validate(told_events(name))
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_completed_request_has_its_slices_with_exact_times(name: str) -> None:
     result = told_run(name)
-    traced = events(result)
+    traced = told_events(name)
     printed = slices(traced)
     waits = {(event["id"], event["ph"]): event for event in traced if event["ph"] in "be" and event["cat"] == "queue"}
     for row in result.requests.rows():
@@ -149,7 +156,7 @@ def test_every_completed_request_has_its_slices_with_exact_times(name: str) -> N
 @pytest.mark.parametrize("name", RUNS)
 def test_slices_of_a_track_never_overlap_even_in_the_nanoseconds_of_a_viewer(name: str) -> None:
     tracks: dict[int, list[tuple[Decimal, Decimal]]] = defaultdict(list)
-    for event in events(told_run(name)):
+    for event in told_events(name):
         if event["ph"] == "X":
             tracks[event["tid"]].append((event["ts"], event["dur"]))
     for track in tracks.values():
@@ -161,7 +168,7 @@ def test_slices_of_a_track_never_overlap_even_in_the_nanoseconds_of_a_viewer(nam
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_request_takes_the_lowest_free_slot(name: str) -> None:
-    traced = events(told_run(name))
+    traced = told_events(name)
     order = {event["tid"]: event["args"]["sort_index"] for event in traced if event["name"] == "thread_sort_index"}
     stays: dict[tuple[int, int], list[Event]] = defaultdict(list)
     for event in traced:
@@ -185,7 +192,7 @@ def test_a_request_takes_the_lowest_free_slot(name: str) -> None:
 def test_counters_equal_a_sweep_over_the_requests(name: str) -> None:
     result = told_run(name)
     printed: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
-    for event in events(result):
+    for event in told_events(name):
         if event["ph"] == "C" and event["name"] == "requests":
             printed[event["pid"] - 2][ps(event["ts"])] = (event["args"]["running"], event["args"]["waiting"])
     spans = _spans(result)
@@ -222,7 +229,7 @@ def _spans(result: Result) -> dict[int, tuple[list[tuple[int, int]], list[tuple[
 @pytest.mark.parametrize("name", RUNS)
 def test_what_happened_to_instances_is_shown_when_it_happened(name: str) -> None:
     result = told_run(name)
-    traced = [event for event in events(result) if event["ph"] == "i"]
+    traced = [event for event in told_events(name) if event["ph"] == "i"]
 
     def shown(category: str) -> Counter[Any]:
         return Counter((event["pid"], event["name"], ps(event["ts"])) for event in traced if event["cat"] == category)

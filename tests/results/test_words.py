@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from array import array
+from collections.abc import Iterator
 from math import isclose
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ from headway.results.decisions import Decision, Decisions, scorer_weights
 from headway.results.findings import KINDS
 from headway.results.records import Counterfactual, Finding
 from headway.results.result import Result
-from headway.results.survey import survey
-from headway.results.words import FOCUS, STRATEGIES, Fact, compose, facts, summarize, tokens
+from headway.results.survey import Survey, survey
+from headway.results.words import FOCUS, STRATEGIES, Fact, compose, facts, material, summarize, tokens
 from headway.results.words.compose import fit
 from headway.results.words.focus import ADVICE, suggest
 from headway.results.words.issues import AREAS
@@ -35,6 +36,22 @@ from headway.results.words.phrases import FEWEST_TOKENS, Line, Section, amount, 
 # A number that stands for itself: not a part of a name such as p99.
 NUMBER = re.compile(r"(?<![A-Za-z0-9_.])-?\d+(?:,\d{3})*(?:\.\d+)?")
 LONG = 20_000  # tokens in which everything can be said
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_survey_of_a_run() -> Iterator[None]:
+    """All decisions of a run are gone through once, however often something is told of it."""
+    known: dict[tuple[int, int, bytes], tuple[Survey, Result, Any]] = {}
+
+    def surveyed(result: Result, missed: Any) -> Survey:
+        key = id(result), id(result.decisions), bytes(flag + 1 for flag in missed)
+        if key not in known:
+            known[key] = survey(result, missed), result, result.decisions  # so that no other object gets their ids
+        return known[key][0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(material, "survey", surveyed)
+        yield
 
 
 def numbers(text: str) -> list[str]:
