@@ -58,8 +58,7 @@ class RequestColumns:
     priority: Annotated[MutableSequence[float], "d", 0.0]  # the priority score that the scheduler received
     loaded_from: Annotated[Numbers, "b", -1]  # index in TIERS of the slowest tier from which blocks were loaded
 
-    # Time from each preemption to the next token or, before the first token, to the next entry into the batch.
-    preempted_ps: Annotated[Numbers, "q", 0]
+    preempted_ps: Annotated[Numbers, "q", 0]  # time from the last token before each preemption to the next token
     # Time before the first token in which the request waited for blocks from tiers below the GPU.
     loading_ps: Annotated[Numbers, "q", 0]
 

@@ -38,7 +38,6 @@ class Job:
         "order",
         "output_key",
         "output_tokens",
-        "paused_ps",
         "pipelined",
         "prefilled",
         "request",
@@ -81,7 +80,6 @@ class Job:
         self.handover: Handover | None = None  # set if this job computes the prompt for another instance
         self.pipelined = False  # whether each chunk may be sent to the other instance as soon as it is computed
         self.awaits: Handover | None = None  # set while the job waits for its blocks from another instance
-        self.paused_ps = -1  # time at which the unfinished prefill was preempted; -1 if it was not, or runs again
         self.swapped = 0  # number of blocks that are swapped out to a store below the GPU
         self.prefilled = 0  # number of prompt tokens that were computed or cached at least once
         self.generated = 0  # number of generated tokens, as of the last scheduling change

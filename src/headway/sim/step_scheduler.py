@@ -170,8 +170,6 @@ class StepScheduler:
         batch = self.batch
         if job is batch.partial:
             batch.partial = None
-            if not job.generated:
-                job.paused_ps = self.cache.now
         else:
             self.stop_decoding(job)
             batch.forget_end(job)
@@ -335,9 +333,6 @@ class StepScheduler:
             if self.hits is not None:
                 self.hits.add(cached, job.request.prompt_tokens)
                 self.view.hit_rate = self.hits.share()
-        elif job.paused_ps >= 0:
-            self.recorder.preempted_ps[job.row] += now - job.paused_ps
-            job.paused_ps = -1
         if cached > job.prefilled:
             job.prefilled = cached
 

@@ -10,8 +10,9 @@ from typing import Final, Protocol
 from headway.config.wording import join_words
 from headway.results.groups import promises
 from headway.results.recorder import RunFacts, ScaleRecord, StateChange
-from headway.results.records import EXAMPLES, Finding, Preemption, Thrash
+from headway.results.records import EXAMPLES, Finding, Preemption, QueueLimit, Thrash
 from headway.results.table import Columns, Table
+from headway.results.time_split import TimeSplit
 from headway.results.waits import Waits
 from headway.types import PS_PER_SECOND, Json
 
@@ -23,6 +24,7 @@ class Run(Protocol):
     requests: Table
     preemptions: list[Preemption]
     thrashes: list[Thrash]
+    queue_limits: list[QueueLimit]
     states: list[StateChange]
     scaling_events: list[ScaleRecord]
 
@@ -157,6 +159,10 @@ class Observed:
     @cached_property
     def waits(self) -> Waits:
         return Waits(self.requests, self.ended_ps)
+
+    @cached_property
+    def split(self) -> TimeSplit:
+        return TimeSplit(self.requests, self.result.queue_limits, self.ended_ps)
 
     @cached_property
     def stays(self) -> defaultdict[int, Stays]:

@@ -9,7 +9,7 @@ from headway.results.findings import DETECTORS
 from headway.results.survey import SHORT_QUEUE
 from headway.results.words.issues import Issue
 from headway.results.words.material import Material
-from headway.results.words.outcome import slo_met, where_it_went
+from headway.results.words.outcome import main_limit, slo_met, where_it_went
 from headway.results.words.phrases import Line, Parts, Section, ms, name, number, percent, phrase
 from headway.types import Json
 
@@ -19,6 +19,17 @@ LONGEST: Final = {
     "router": "passed before routing: look at admission and at the router's queue",
     "queue": "passed between routing and the first step: send fewer to busy instances, admit fewer, or add replicas",
     "prefill": "was prefill: route to instances that have the prefix cached, or run fewer decodes beside prefills",
+}
+
+
+# The same for the time in the queue, by the limit because of which the requests waited longest.
+LIMITED: Final = {
+    "prompt": "was a wait for longer prompts: use the shortest-prefill scheduler, or send long prompts elsewhere",
+    "tokens": "was a wait for the prompts of others: raise max_batch_tokens, or route by pending prefill tokens",
+    "slots": "was a wait for a full batch: raise max_batch_size, send fewer to busy instances, or admit fewer",
+    "kv": "was a wait for free KV blocks: route by kv-utilization, admit fewer, or enlarge the cache (kv.gpu_blocks)",
+    "adapter": "was a wait for an adapter slot: keep each adapter on few instances, or raise adapters.slots",
+    "handover": "was a wait for decode instances: raise transfer.max_incoming, or add decode instances",
 }
 
 
@@ -117,8 +128,9 @@ def _late(run: Material) -> Parts:
     if not requests or not any(spans.values()):
         return ("Latency: the load is too high to serve every request in time.",)
     longest = max(spans, key=spans.__getitem__)
+    limit = main_limit(run) if longest == "queue" else None
     return phrase(
-        f"Latency: most of the TTFT of requests that missed, {{}}, {LONGEST[longest]}.",
+        f"Latency: most of the TTFT of requests that missed, {{}}, {LIMITED[limit[0]] if limit else LONGEST[longest]}.",
         ms(f"spans.{group}.{longest}", spans[longest]),
     )
 

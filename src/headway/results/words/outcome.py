@@ -7,13 +7,23 @@ from typing import Final
 from headway.results.groups import KINDS
 from headway.results.recorder import Targets
 from headway.results.statistics import PS_PER_MS
+from headway.results.time_split import QUEUED
 from headway.results.words.material import MISSED, UNCOUNTED, Material, policies, setting
-from headway.results.words.phrases import FEWEST_TOKENS, Line, Parts, Section, count, ms_of, phrase, text_of, tokens
+from headway.results.words.phrases import FEWEST_TOKENS, Line, Parts, Section, count, ms_of, percent, phrase, text_of, tokens
 from headway.types import Json
 
 TENANTS_SHOWN: Final = 5
 LABELS: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
 GOOD, BAD = "✓ met", "✗ missed"
+# For each limit of a queue: what the requests waited for.
+WAITED_FOR: Final = {
+    "prompt": "for longer prompts that the instance computed in chunks",
+    "tokens": "for the prompts of other requests, because a step has a limit on tokens",
+    "slots": "for a place in a full batch",
+    "kv": "for free KV blocks",
+    "adapter": "for a free adapter slot",
+    "handover": "for a decode instance to accept the request",
+}
 ENDS: Final = ("completed", "rejected", "timed_out", "failed", "in_flight")
 
 
@@ -96,6 +106,9 @@ def _latencies(run: Material) -> list[Line]:
         lines.append(Line((*parts, "."), 4))
     if parts := _where_it_went(run):
         lines.append(Line(parts, 13))
+    if limit := main_limit(run):
+        share = percent(f"limits.{limit[0]}", limit[1])
+        lines.append(Line(phrase(f"Of their wait at instances, {{}} was {WAITED_FOR[limit[0]]}.", share), 17))
     return lines
 
 
@@ -121,6 +134,17 @@ def where_it_went(run: Material) -> tuple[str, int, dict[str, float]]:
     sums = [sum(later[row] - earlier[row] for row in rows) for earlier, later in pairwise(columns)]
     names = ("router", "queue", "prefill")
     return group, len(rows), {name: total / len(rows) / PS_PER_MS for name, total in zip(names, sums, strict=True)}
+
+
+def main_limit(run: Material) -> tuple[str, float] | None:
+    """Return the limit because of which the same requests waited longest in the queues of instances, and its share of
+    that wait. Return None if no limit was recorded."""
+    worst = run.has_slo and MISSED in run.missed
+    rows = [row for row in got_a_token(run) if not worst or run.missed[row] == MISSED]
+    split = run.observed.split.total(rows)
+    waits = {part.removeprefix("queue."): time for part, time in split.items() if part in QUEUED}
+    longest = max(waits, key=waits.__getitem__, default="step")
+    return (longest, waits[longest] / sum(waits.values())) if longest in WAITED_FOR else None
 
 
 def got_a_token(run: Material) -> Iterator[int]:
