@@ -193,6 +193,22 @@ class Recount:
         begun, until = ends.get(what, ("started_ps", "first_token_ps"))
         return len(rows) if what == "count" else sum(row[until] - row[begun] for row in rows) / len(rows) / PS_PER_MS
 
+    def _limits(self, rest: str) -> float:
+        """Go through each change of each request's queue: the naive version of the split of time."""
+        who, limit = rest.split(".")
+        waited = limited = 0
+        for row in self.bad if who == "missed" else self.judged:
+            if row["first_token_ps"] < 0 or row["retries"] or row["redirects"]:
+                continue
+            home = row["prefill_instance"] if row["prefill_instance"] >= 0 else row["instance"]
+            changes = [change for change in self.result.queue_limits if change.instance == home]
+            ends = [change.at_ps for change in changes[1:]] + [row["started_ps"]]
+            waited += row["started_ps"] - row["enqueued_ps"]
+            for change, end in zip(changes, ends, strict=True):
+                if change.limit == limit:
+                    limited += max(0, min(end, row["started_ps"]) - max(change.at_ps, row["enqueued_ps"]))
+        return limited / waited
+
     # --- instances and requests ----------------------------------------------------------------------------------
 
     def _instances(self, rest: str) -> Any:

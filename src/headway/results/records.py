@@ -182,6 +182,8 @@ class Findings(Displayed, list[Finding]):
         "severity": float,
         "count": int,
         "title": str,
+        "resource": str,
+        "explains": float,
     }
 
     __repr__ = Displayed.__repr__

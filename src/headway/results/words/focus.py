@@ -130,7 +130,7 @@ def _late(run: Material) -> Parts:
     longest = max(spans, key=spans.__getitem__)
     limit = main_limit(run) if longest == "queue" else None
     return phrase(
-        f"Latency: most of the TTFT of requests that missed, {{}}, {LIMITED[limit[0]] if limit else LONGEST[longest]}.",
+        f"Latency: most of the TTFT of requests that missed, {{}}, {LIMITED[limit[1]] if limit else LONGEST[longest]}.",
         ms(f"spans.{group}.{longest}", spans[longest]),
     )
 

@@ -9,7 +9,18 @@ from headway.results.recorder import Targets
 from headway.results.statistics import PS_PER_MS
 from headway.results.time_split import QUEUED
 from headway.results.words.material import MISSED, UNCOUNTED, Material, policies, setting
-from headway.results.words.phrases import FEWEST_TOKENS, Line, Parts, Section, count, ms_of, percent, phrase, text_of, tokens
+from headway.results.words.phrases import (
+    FEWEST_TOKENS,
+    Line,
+    Parts,
+    Section,
+    count,
+    ms_of,
+    percent,
+    phrase,
+    text_of,
+    tokens,
+)
 from headway.types import Json
 
 TENANTS_SHOWN: Final = 5
@@ -106,9 +117,10 @@ def _latencies(run: Material) -> list[Line]:
         lines.append(Line((*parts, "."), 4))
     if parts := _where_it_went(run):
         lines.append(Line(parts, 13))
-    if limit := main_limit(run):
-        share = percent(f"limits.{limit[0]}", limit[1])
-        lines.append(Line(phrase(f"Of their wait at instances, {{}} was {WAITED_FOR[limit[0]]}.", share), 17))
+    if longest := main_limit(run):
+        group, limit, share = longest
+        text = f"Of their wait at instances, {{}} was {WAITED_FOR[limit]}."
+        lines.append(Line(phrase(text, percent(f"limits.{group}.{limit}", share)), 17))
     return lines
 
 
@@ -125,9 +137,7 @@ def _where_it_went(run: Material) -> Parts:
 
 def where_it_went(run: Material) -> tuple[str, int, dict[str, float]]:
     """Return the group of requests (missed or all), their number, and their mean time in each part of TTFT, in ms."""
-    worst = run.has_slo and MISSED in run.missed
-    group = "missed" if worst else "all"
-    rows = [row for row in got_a_token(run) if not worst or run.missed[row] == MISSED]
+    group, rows = _worst_group(run)
     if not rows:
         return group, 0, {}
     columns = [run.column(name) for name in ("arrival_ps", "routed_ps", "started_ps", "first_token_ps")]
@@ -136,15 +146,22 @@ def where_it_went(run: Material) -> tuple[str, int, dict[str, float]]:
     return group, len(rows), {name: total / len(rows) / PS_PER_MS for name, total in zip(names, sums, strict=True)}
 
 
-def main_limit(run: Material) -> tuple[str, float] | None:
-    """Return the limit because of which the same requests waited longest in the queues of instances, and its share of
-    that wait. Return None if no limit was recorded."""
-    worst = run.has_slo and MISSED in run.missed
-    rows = [row for row in got_a_token(run) if not worst or run.missed[row] == MISSED]
+def main_limit(run: Material) -> tuple[str, str, float] | None:
+    """Return the same group of requests, the limit because of which they waited longest in the queues of instances, and
+    its share of that wait. Return None if no limit was recorded."""
+    group, rows = _worst_group(run)
     split = run.observed.split.total(rows)
     waits = {part.removeprefix("queue."): time for part, time in split.items() if part in QUEUED}
     longest = max(waits, key=waits.__getitem__, default="step")
-    return (longest, waits[longest] / sum(waits.values())) if longest in WAITED_FOR else None
+    return (group, longest, waits[longest] / sum(waits.values())) if longest in WAITED_FOR else None
+
+
+def _worst_group(run: Material) -> tuple[str, list[int]]:
+    """Return the requests that missed their SLO or, if there are none, all requests, and the name of the group. Requests
+    without a token are left out."""
+    worst = run.has_slo and MISSED in run.missed
+    rows = [row for row in got_a_token(run) if not worst or run.missed[row] == MISSED]
+    return "missed" if worst else "all", rows
 
 
 def got_a_token(run: Material) -> Iterator[int]:
