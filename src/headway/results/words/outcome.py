@@ -157,7 +157,7 @@ def main_limit(run: Material) -> tuple[str, str, float] | None:
 
 
 def _worst_group(run: Material) -> tuple[str, list[int]]:
-    """Return the requests that missed their SLO or, if there are none, all requests, and the name of the group. Requests
+    """Return the requests that missed their SLO or, if there are none, all requests, with the group's name. Requests
     without a token are left out."""
     worst = run.has_slo and MISSED in run.missed
     rows = [row for row in got_a_token(run) if not worst or run.missed[row] == MISSED]
