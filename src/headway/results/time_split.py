@@ -1,5 +1,4 @@
-"""Where the time of each request went: router, queue of the instance and its limit, load, prefill, preemption, transfer,
-decode.
+"""Where the time of each request went: router, queue and its limits, load, prefill, preemption, transfer, decode.
 
 The parts of a request add up to its time from arrival to its end, or to the end of the run if it is still in flight. A
 request that moved between instances while running is an exception: only its time at the router and the rest are known.
