@@ -118,9 +118,9 @@ def _latencies(run: Material) -> list[Line]:
     if parts := _where_it_went(run):
         lines.append(Line(parts, 13))
     if longest := main_limit(run):
-        group, limit, share = longest
-        text = f"Of their wait at instances, {{}} was {WAITED_FOR[limit]}."
-        lines.append(Line(phrase(text, percent(f"limits.{group}.{limit}", share)), 17))
+        group, name, share = longest
+        text = f"Of their wait at instances, {{}} was {WAITED_FOR[name]}."
+        lines.append(Line(phrase(text, percent(f"limits.{group}.{name}", share)), 17))
     return lines
 
 
