@@ -181,12 +181,12 @@ STRESSES: Final[dict[str, Stress]] = {
     ),
     "dynamo": Stress(
         "trace",
-        "Dynamo, 17 requests of a coding agent: too few for a knee, so as a burst",
+        "Dynamo, 17 requests of a coding agent: too few for a knee, so they arrive as a burst",
         replay("dynamo-request-trace/pi_request_trace.jsonl.gz", 2, speed=1024),
     ),
     "tracelab": Stress(
         "trace",
-        "TraceLab, 19 requests of two sessions: too few for a knee, so both at once",
+        "TraceLab, 19 requests of two sessions: too few for a knee, so both start at once",
         replay("tracelab-example/round_trace.jsonl", 2, starts={"rate": "1024/s"}),
     ),
 }

@@ -56,7 +56,7 @@ class PrefixAware(Believer):
 
     Limits: below `max_load`, a cached prefix outweighs any queue, and the queue limit is 256 by default. If all prompts
     of a trace share a prefix, or one instance served alone for a while, that instance keeps the requests until its
-    queue is long. Set the cluster's `max_queue` to what an instance can serve in time.
+    queue is long. Set the cluster's `max_queue` to the number of requests that an instance can serve in time.
     """
 
     cache_weight: Share = 0.8
@@ -108,7 +108,7 @@ class PrefixOverlap(Believer):
 
     Limits: below `max_load`, a cached prompt outweighs most queues, and the queue limit is 256 by default. If one
     instance served alone for a while, it keeps the requests until its queue is long. Set the cluster's `max_queue` to
-    what an instance can serve in time.
+    the number of requests that an instance can serve in time.
     """
 
     cache_weight: Share = 0.7

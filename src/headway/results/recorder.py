@@ -239,9 +239,9 @@ class InstanceStats(Struct):
 class Targets(Struct, frozen=True):
     """The latency targets of a request, in picoseconds. A missing target is None."""
 
-    ttft_ps: Annotated[PositiveDuration | None, "time to first token, met at or below it"] = None
-    tpot_ps: Annotated[PositiveDuration | None, "mean time per output token of a request"] = None
-    e2e_ps: Annotated[PositiveDuration | None, "from arrival to the last token"] = None
+    ttft_ps: Annotated[PositiveDuration | None, "longest time to first token"] = None
+    tpot_ps: Annotated[PositiveDuration | None, "longest mean time per output token of a request"] = None
+    e2e_ps: Annotated[PositiveDuration | None, "longest time from arrival to the last token"] = None
 
 
 class PoolFacts(Struct, frozen=True):

@@ -22,7 +22,10 @@ class Record(Struct):
 
     prompt_tokens: Annotated[int, "length of the prompt"]
     output_tokens: Annotated[int, "length of the output"]
-    at_ps: Annotated[int | None, "arrival in picoseconds, from the start that the header's `clock` names"] = None
+    at_ps: Annotated[
+        int | None,
+        "arrival in picoseconds after the start of the trace or of the session, as `clock` in the header says",
+    ] = None
     blocks: Annotated[
         Sequence[tuple[int, int]] | None,
         Doc(
