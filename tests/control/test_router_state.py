@@ -226,6 +226,11 @@ def test_a_request_goes_where_its_prefix_is_and_the_prediction_is_found_true() -
         "unexpected_misses": 0,
         "unexpected_hits": 0,
         "divergence_rate": 0.0,
+        "too_high_tokens": 0,
+        "too_high_share": 0.0,
+        "too_low_tokens": 0,
+        "too_low_share": 0.0,
+        "tolerance_tokens": 15,
         "token_error": 0.0,
         "token_bias": 0.0,
     }
@@ -263,12 +268,22 @@ def test_requests_of_the_warm_up_and_those_that_never_started_are_in_no_shadow()
 
 
 def test_a_hit_that_was_not_expected_counts_too() -> None:
-    """A router that thinks in larger blocks than the prompt has believes nothing."""
+    """A router that remembers one block for each instance believes less than is cached."""
+    routing = {"name": "least-prefill-work", "block_tokens": 16, "lru_blocks": 1}
+    done = headway.simulate(CACHED, overrides="cluster.instances=1", routing=routing)
+    assert done.requests["predicted_tokens"] == [0, 16, 16] and done.requests["cached_tokens"] == [0, 64, 64]
+    shadow = done.summary()["shadow"]
+    assert (shadow["divergences"], shadow["unexpected_hits"], shadow["unexpected_misses"]) == (2, 2, 0)
+    assert (shadow["too_low_tokens"], shadow["too_low_share"]) == (96, 96 / 240)
+    assert (shadow["token_error"], shadow["token_bias"]) == (32.0, -32.0)
+
+
+def test_a_belief_in_larger_blocks_than_the_engine_s_is_not_wrong_by_less_than_a_block() -> None:
     routing = {"name": "least-prefill-work", "block_tokens": 512}
     done = headway.simulate(CACHED, overrides="cluster.instances=1", routing=routing)
     assert done.requests["predicted_tokens"] == [0, 0, 0] and done.requests["cached_tokens"] == [0, 64, 64]
     shadow = done.summary()["shadow"]
-    assert (shadow["divergences"], shadow["unexpected_hits"], shadow["unexpected_misses"]) == (2, 2, 0)
+    assert (shadow["divergences"], shadow["tolerance_tokens"]) == (0, 511)
     assert (shadow["token_error"], shadow["token_bias"]) == (128 / 3, -128 / 3)
 
 

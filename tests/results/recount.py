@@ -72,8 +72,11 @@ class Recount:
         if rest == "preemptions":
             return len(self.result.preemptions)
         if rest == "shadow.divergences":
-            began = [row for row in self.counted if row["started_ps"] >= 0]
-            return sum((row["predicted_tokens"] > 0) != (row["cached_tokens"] > 0) for row in began)
+            return len(self.drifts)
+        if rest == "shadow.too_high_tokens":
+            return sum(drift for drift in self.drifts if drift > 0)
+        if rest == "shadow.too_low_tokens":
+            return -sum(drift for drift in self.drifts if drift < 0)
         if rest == "transfer.count":
             return sum(row["transferred_ps"] >= 0 for row in self.counted)
         return self._walk(self.result.summary(), rest)
@@ -122,6 +125,18 @@ class Recount:
         abandoned = self.result.summary()["requests"]["abandoned"] if rows is self.counted else 0
         good = sum(row["outcome"] == "completed" and not self.missed(row) for row in rows)
         return good / (len(rows) + abandoned)
+
+    @cached_property
+    def drifts(self) -> list[int]:
+        """Believed less cached tokens of each request that is wrong by a block or more, and by a tenth of its prompt.
+        The last token of a prompt is always computed."""
+        drifts = []
+        for row in self.counted:
+            most = row["prompt_tokens"] - 1
+            wrong = abs(min(row["predicted_tokens"], most) - row["cached_tokens"])
+            if row["started_ps"] >= 0 and wrong >= 16 and 10 * wrong > row["prompt_tokens"]:
+                drifts.append(row["predicted_tokens"] - row["cached_tokens"])
+        return drifts
 
     # --- promises ------------------------------------------------------------------------------------------------
 

@@ -93,7 +93,8 @@ def test_any_run_that_can_be_written_down_is_looked_through(seed: int) -> None:
     scaled = sorted((ScaleRecord(rng.randrange(50), "p", 1, 1 + rng.choice((-1, 1))) for _ in range(9)), key=at)
     run = result(
         rows, instances=3, preemptions=preempted, thrashes=thrashed, scaling_events=scaled,
-        scenario={"slo": {"ttft": "3ps"}, "warmup": rng.randrange(5)}, summary={"shadow": {}},
+        scenario={"slo": {"ttft": "3ps"}, "warmup": rng.randrange(5)},
+        summary={"shadow": {"tolerance_tokens": 0}},
     )  # fmt: skip
     assert {"slo_violation", "preemption_storm", "cache_thrashing", "shadow_divergence"} <= kinds(run)
     assert all(0 <= finding.severity <= 1 for finding in find(run))

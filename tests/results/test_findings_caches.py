@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -70,10 +73,42 @@ def test_an_index_that_remembers_more_than_the_gpus_hold_is_wrong() -> None:
     run = headway.simulate(shared(40, 600), routing="prefix-affinity")
     (finding,) = of_kind(run, "shadow_divergence")
     assert finding.count == run.summary()["shadow"]["unexpected_misses"] > 100
-    assert finding.severity == finding.count / finding.evidence["of"]
+    assert finding.evidence["tokens"] == run.summary()["shadow"]["too_high_tokens"]
+    assert finding.severity == finding.evidence["tokens"] / sum(run.requests["predicted_tokens"])
     assert all(
         run.requests["cached_tokens"][row] == 0 < run.requests["predicted_tokens"][row] for row in finding.requests
     )
+
+
+def test_a_shared_first_block_does_not_hide_that_the_rest_is_gone(tmp_path: Path) -> None:
+    """Every prompt starts with the same 128 tokens, which stay cached. The next 1,024 tokens belong to one of 30
+    groups. They are evicted before they are used again, but the index remembers them."""
+    rng = Random(3)
+    lines: list[Json] = [{"headway_trace": 1, "origin": "drawn", "block_tokens": 16}]
+    for number in range(300):
+        blocks = [(1, 8), (100 + rng.randrange(30), 64), (1000 + number, 8)]
+        lines.append({"prompt_tokens": 1280, "output_tokens": 4, "at_ps": number * SECOND // 2, "blocks": blocks})
+    (tmp_path / "trace.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = headway.simulate(
+        {
+            "workload": {"trace": {"path": str(tmp_path / "trace.jsonl"), "sessions": "none"}},
+            "cluster": {"instances": 1, "kv": {"gpu_blocks": 700}},
+        },
+        routing={"name": "prefix-affinity", "lru_blocks": 100_000},
+    )
+    columns = [run.requests[name] for name in ("predicted_tokens", "cached_tokens", "prompt_tokens")]
+    drifts = [believed - cached for believed, cached, _ in zip(*columns, strict=True)]
+    assert not any((believed > 0) != (cached > 0) for believed, cached, _ in list(zip(*columns, strict=True))[1:])
+    wrong = [drift for drift, prompt in zip(drifts, columns[2], strict=True) if drift > max(15, prompt / 10)]
+    shadow = run.summary()["shadow"]
+    assert shadow["tolerance_tokens"] == 15
+    assert shadow["unexpected_misses"] == len(wrong) > 150 and shadow["unexpected_hits"] == 0
+    assert shadow["too_high_tokens"] == sum(wrong)
+    assert shadow["too_high_share"] == sum(wrong) / sum(columns[2])
+    (finding,) = of_kind(run, "shadow_divergence")
+    assert finding.count == len(wrong) and finding.severity == sum(wrong) / sum(columns[0]) > 0.4
+    assert finding.at_ps / SECOND == finding.evidence["since_s"]
+    assert f"since {finding.evidence['since_s']:,.1f} s" in finding.title
 
 
 def test_an_index_is_right_where_nothing_is_evicted() -> None:
@@ -88,21 +123,59 @@ def test_who_believes_nothing_is_never_wrong() -> None:
     assert "shadow_divergence" not in kinds(run)
 
 
-def test_the_two_directions_are_two_findings() -> None:
-    believed = [(64, 64)] * 6 + [(64, 0)] * 2 + [(0, 32)] * 3 + [(0, 0)] * 9
-    rows = [
-        request(k, start=k, first=k, end=k, predicted_tokens=each, cached_tokens=other)
-        for k, (each, other) in enumerate(believed)
+def believing(pairs: list[tuple[int, int]], prompt: int = 100, **more: Any) -> list[Json]:
+    """One request a second, each with these believed and cached tokens."""
+    return [
+        request(k, start=k, first=k, end=k, prompt_tokens=prompt, predicted_tokens=each, cached_tokens=other, **more)
+        for k, (each, other) in enumerate(pairs)
     ]
-    misses, hits = shadow_divergence.find(seen(rows, summary={"shadow": {}}))
-    assert (misses.count, misses.severity, misses.requests) == (2, 2 / 8, [6, 7])
+
+
+def test_the_two_directions_are_two_findings() -> None:
+    rows = believing([(64, 64)] * 6 + [(64, 0)] * 2 + [(0, 32)] * 3 + [(0, 0)] * 9)
+    rows[6]["instance"] = 1
+    misses, hits = shadow_divergence.find(seen(rows, instances=2, summary={"shadow": {}}))
+    assert (misses.count, misses.severity, misses.requests) == (2, 128 / 512, [6, 7])
     assert misses.evidence == {
-        "unexpected_misses": 2, "of": 8, "started": 20, "share_of_started": 0.1, "mean_tokens": 64.0
+        "unexpected_misses": 2, "started": 20, "share_of_started": 0.1, "tokens": 128, "of_tokens": 512,
+        "share_of_prompts": 128 / 2000, "mean_tokens": 64.0, "since_s": 6.0, "slice_s": 1.0,
+        "share_by_slice": [0.0] * 6 + [1.0] * 2 + [None] * 12,
+        "by_instance": {
+            "i0": {"requests": 1, "tokens": 64, "of_tokens": 448}, "i1": {"requests": 1, "tokens": 64, "of_tokens": 64}
+        },
     }  # fmt: skip
-    assert (hits.count, hits.severity, hits.requests) == (3, 0.5 * 3 / 9, [8, 9, 10])
-    few = rows[:6] + [row | {"predicted_tokens": 64, "cached_tokens": 64} for row in rows] + rows[6:7]
-    few.sort(key=lambda row: row["arrival_ps"])
-    assert shadow_divergence.find(seen(few, summary={"shadow": {}})) == []  # 1 of 27 is below a twentieth
+    assert misses.title == (
+        "The router believed 128 of 512 tokens (25.0 %) in vain since 6.0 s: 2 requests of 20 had fewer cached tokens "
+        "than it believed, by 64 on average, most at i0 and i1."
+    )
+    assert (hits.count, hits.severity, hits.requests) == (3, 0.5 * 96 / 480, [8, 9, 10])
+    assert hits.title == (
+        "The router did not know of 96 of 480 tokens (20.0 %) that were cached since 8.0 s: 3 requests of 20 had more "
+        "cached tokens than it believed, by 32 on average, most at i0."
+    )
+    few = believing([(64, 64)] * 26 + [(64, 0)])
+    assert shadow_divergence.find(seen(few, summary={"shadow": {}})) == []  # 64 of 1,728 tokens is below a twentieth
+
+
+def test_a_difference_that_rounding_to_blocks_explains_is_no_divergence() -> None:
+    """An engine with blocks of 16 tokens computes the last one of 128 tokens even if it has all of them cached."""
+    low, high = believing([(64, 112)] * 5, prompt=128), believing([(128, 112)] * 5, prompt=128)
+    assert shadow_divergence.find(seen(low, summary={"shadow": {"tolerance_tokens": 63}})) == []
+    assert len(shadow_divergence.find(seen(low, summary={"shadow": {"tolerance_tokens": 15}}))) == 1
+    assert shadow_divergence.find(seen(high, summary={"shadow": {"tolerance_tokens": 15}})) == []
+    assert len(shadow_divergence.find(seen(high, summary={"shadow": {"tolerance_tokens": 14}}))) == 1
+    small = believing([(960, 900)] * 10, prompt=1000)
+    assert shadow_divergence.find(seen(small, summary={"shadow": {}})) == []  # 60 tokens are below a tenth of a prompt
+
+
+def test_a_drift_has_a_beginning_if_it_stays_and_an_end_otherwise() -> None:
+    right, wrong = (512, 512), (512, 100)
+    (stays,) = shadow_divergence.find(seen(believing([right] * 12 + [wrong] * 8, 600), summary={"shadow": {}}))
+    assert (stays.at_ps, stays.evidence["since_s"]) == (12 * SECOND, 12.0) and "since 12.0 s" in stays.title
+    pairs = [right] * 5 + [wrong] * 8 + [right] * 7
+    (ended,) = shadow_divergence.find(seen(believing(pairs, 600), summary={"shadow": {}}))
+    assert (ended.at_ps, ended.until_ps, ended.evidence["since_s"]) == (5 * SECOND, 12 * SECOND, None)
+    assert "from 5.0 s to 12.0 s" in ended.title
 
 
 # --- preemption storms -----------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from headway.experiment.policy_guard import policy_guard
 from headway.latency.base import Estimator
 from headway.policies import registry
 from headway.policies.context import Context
+from headway.policies.prefix_index import largest_block
 from headway.results import store
 from headway.results.decision_log import DecisionLog
 from headway.results.recorder import PoolFacts, RunFacts
@@ -300,6 +301,7 @@ def run_facts(scenario: Scenario, simulation: Simulation) -> RunFacts:
         tenant_slos=scenario.workload.slos(),
         deployed=scenario.cluster.deployments is not None,
         predicts=bool(simulation.control.indexes),
+        belief_block_tokens=largest_block(simulation.control.indexes),
         routers=[] if simulation.routers is None else simulation.routers.counts(),
         pools=[PoolFacts(pool.id, pool.first, pool.minimum, pool.maximum) for pool in pools],
         retries=scenario.retries,

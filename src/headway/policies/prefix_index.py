@@ -425,3 +425,8 @@ class PrefixIndex:
                 self._moved[instance].pop(key, None)
                 if not holders:
                     del table[key]
+
+
+def largest_block(indexes: Iterable[PrefixIndex]) -> int:
+    """Return the number of tokens in the largest block of these indexes; 0 if there is no index."""
+    return max((index.block_tokens for index in indexes), default=0)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import compress, repeat
 from math import fsum, sqrt
-from operator import floordiv, ge, sub
+from operator import floordiv
 from typing import Any
 
 from headway.results.gaps import GapCounts
@@ -18,8 +18,9 @@ from headway.results.groups import groups, jain
 from headway.results.kv_sections import own_tiers, tiers, transfers
 from headway.results.pathology import Pathology
 from headway.results.recorder import COMPLETED, InstanceStats, Recorder, RunFacts
-from headway.results.sample import attainment, completed_sample, good, latency, ratio, throughput
+from headway.results.sample import attainment, column_of_started, completed_sample, good, latency, ratio, throughput
 from headway.results.scaling import held_ps, present, scaling
+from headway.results.shadow import shadow
 from headway.results.statistics import Spread, ranks, spread
 from headway.types import OUTCOMES, PS_PER_SECOND, Json
 
@@ -92,7 +93,7 @@ def summarise(recorder: Recorder, instances: list[InstanceStats], facts: RunFact
         },
         "throughput": throughput(sample, window_ps),
         "cache": _cache(recorder, facts),
-        **_shadow(recorder, facts),
+        **shadow(recorder, facts),
         "balance": _balance(recorder, here, instances, facts.warmup),
         "slo": attainment(sample, planned, window_ps),
         **costs(recorder, there, length_ps),
@@ -121,40 +122,14 @@ def _gaps(gaps: array[int]) -> Spread:
     return spread(counts.count, counts.total_ps, gap_at.__getitem__)
 
 
-def _column_of_started(recorder: Recorder, facts: RunFacts, column: str) -> list[int]:
-    """Return the values of a column for the requests after the warm-up whose first step has begun."""
-    started = map(ge, recorder.started_ps[facts.warmup :], repeat(0))
-    return list(compress(getattr(recorder, column)[facts.warmup :], started))
-
-
 def _cache(recorder: Recorder, facts: RunFacts) -> Json:
-    cached = _column_of_started(recorder, facts, "cached_tokens")
-    prompt = _column_of_started(recorder, facts, "prompt_tokens")
+    cached = column_of_started(recorder, facts, "cached_tokens")
+    prompt = column_of_started(recorder, facts, "prompt_tokens")
     block = repeat(facts.block_tokens)
     return {
         "token_hit_ratio": ratio(sum(cached), sum(prompt)),
         "block_hit_ratio": ratio(sum(map(floordiv, cached, block)), sum(map(floordiv, prompt, block))),
         "request_hit_ratio": ratio(len(cached) - cached.count(0), len(cached)),
-    }
-
-
-def _shadow(recorder: Recorder, facts: RunFacts) -> Json:
-    """Return the section `shadow`, which compares predicted with actual cached tokens, if a policy predicts them."""
-    believed = _column_of_started(recorder, facts, "predicted_tokens")
-    if not facts.predicts and not any(believed):
-        return {}
-    cached = _column_of_started(recorder, facts, "cached_tokens")
-    misses = list(compress(cached, believed)).count(0)  # number of requests with a predicted hit but no actual hit
-    hits = list(compress(believed, cached)).count(0)  # number of requests with an actual hit but no predicted hit
-    return {
-        "shadow": {
-            "divergences": misses + hits,
-            "unexpected_misses": misses,
-            "unexpected_hits": hits,
-            "divergence_rate": ratio(misses + hits, len(cached)),
-            "token_error": ratio(sum(map(abs, map(sub, believed, cached))), len(cached)),
-            "token_bias": ratio(sum(believed) - sum(cached), len(cached)),
-        }
     }
 
 

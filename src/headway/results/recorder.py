@@ -265,6 +265,7 @@ class RunFacts(Struct):
     tenant_slos: dict[str, Targets] = {}  # targets of the tenants that have their own targets instead of `slo`
     deployed: bool = False  # whether the cluster has deployments
     predicts: bool = False  # whether a policy predicts cached tokens
+    belief_block_tokens: int = 0  # tokens in a block of the prefix index from which the router predicts; 0 if none
     routers: list[int] = []  # number of requests of each router, if there are several routers
     pools: list[PoolFacts] = []  # empty unless the run has autoscaling or faults
     retries: int = 0  # maximum number of retries of a request whose instance lost it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import compress, repeat
-from operator import sub
+from operator import ge, sub
 
 from msgspec import Struct, structs
 
@@ -46,6 +46,12 @@ class Sample(Struct):
 def completed_flags(recorder: RequestColumns, warmup: int) -> list[bool]:
     """Return for each request after the warm-up whether it was completed."""
     return [code == COMPLETED for code in recorder.outcome[warmup:]]
+
+
+def column_of_started(recorder: RequestColumns, facts: RunFacts, column: str) -> list[int]:
+    """Return the values of a column for the requests after the warm-up whose first step has begun."""
+    started = map(ge, recorder.started_ps[facts.warmup :], repeat(0))
+    return list(compress(getattr(recorder, column)[facts.warmup :], started))
 
 
 def completed_sample(recorder: RequestColumns, facts: RunFacts) -> Sample:

@@ -118,6 +118,7 @@ class ChapterDocument(Struct):
     first: int
     policies: Json
     block_tokens: int
+    belief_block_tokens: int
     prompts: bool
     engines: dict[int, Engine]
     ended: list[bytes]  # encoded groups of EndedRequest
@@ -201,7 +202,9 @@ class Chapter:
             why,
         )
 
-    def document(self, folder: str, block_tokens: int, metrics: dict[str, float]) -> ChapterDocument:
+    def document(
+        self, folder: str, block_tokens: int, belief_block_tokens: int, metrics: dict[str, float]
+    ) -> ChapterDocument:
         """Return the chapter for the writing process. Requests that have not ended get the outcome `in_flight`."""
         for request in self.open.values():
             self.rows.add(self._row(request, UNKNOWN, "in_flight", ""))
@@ -210,6 +213,7 @@ class Chapter:
             self.first,
             self.policies,
             block_tokens,
+            belief_block_tokens,
             self.prompts,
             self.engines,
             self.rows.pack(),

@@ -43,6 +43,7 @@ def result_of(document: ChapterDocument) -> Result:
         warmup=0,
         policy_metrics=document.metrics,
         predicts=reported,
+        belief_block_tokens=document.belief_block_tokens,
     )
     stats = [
         seen_stats(

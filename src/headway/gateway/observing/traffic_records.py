@@ -17,6 +17,7 @@ import msgspec
 
 from headway.errors import HeadwayError
 from headway.gateway.observing.chapter import Chapter, ChapterDocument, Engine
+from headway.policies.prefix_index import largest_block
 from headway.types import Delay, Json, Priority, Reject, Request, Route
 from headway.views.cluster import ClusterView
 
@@ -124,7 +125,9 @@ class Records:
             log.warning("records: %d requests were not recorded; they come faster than they can be written", count)
             return
         folder = str(self.place / f"{chapter.first:09d}")
-        document = chapter.document(folder, self.plane.block_tokens, self.plane.control.metrics())
+        control = self.plane.control
+        believed = largest_block(control.indexes)
+        document = chapter.document(folder, self.plane.block_tokens, believed, control.metrics())
         self.writing += 1
         self.clock.spawn(self._write(document))
 

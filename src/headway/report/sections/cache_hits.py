@@ -94,8 +94,10 @@ BELIEFS: Final = (
 )
 SHADOW: Final = (
     ("divergence_rate", "wrong predictions", percent),
-    ("unexpected_misses", "unexpected misses", count),
-    ("unexpected_hits", "unexpected hits", count),
+    ("unexpected_misses", "too high", count),
+    ("too_high_tokens", "by tokens", count),
+    ("unexpected_hits", "too low", count),
+    ("too_low_tokens", "by tokens", count),
     ("token_error", "mean token error", number),
     ("token_bias", "mean token bias", number),
 )
@@ -142,7 +144,7 @@ def _beliefs(book: Book) -> str:
         for run in drawn
     ]
     rows = [
-        [book.key(case.label), *(write(case.summary["shadow"][name]) for name, _, write in SHADOW)] for case in cases
+        [book.key(case.label), *(write(case.summary["shadow"].get(name)) for name, _, write in SHADOW)] for case in cases
     ]
     title = f"<h3>Predicted and actual hits</h3><p>{BELIEFS}</p>"
     return title + side_by_side(figures) + html.table(["run", *(head for _, head, _ in SHADOW)], rows)

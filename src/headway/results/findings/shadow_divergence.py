@@ -1,17 +1,27 @@
-"""Shadow divergence: the router's prediction of cache hits is wrong.
+"""Shadow divergence: the router's prediction of cached tokens is wrong.
 
-A request is an unexpected miss if its `predicted_tokens` are above 0 and its `cached_tokens` are 0. It is an unexpected
-hit if its `predicted_tokens` are 0 and its `cached_tokens` are above 0. The section `shadow` of the summary uses the
-same definitions. Misses and hits have separate findings. Each finding needs at least the fraction `LEAST_SHARE` of the
-requests whose first step began. Severity of misses: the unexpected misses divided by the expected hits. Severity of
-hits: half of the unexpected hits divided by all hits, because an unexpected hit does no harm.
+`headway.results.shadow` defines which requests diverge, as in the section `shadow` of the summary. An unexpected miss
+is a request whose belief was too high, an unexpected hit is one whose belief was too low. Misses and hits have separate
+findings. The tokens of a finding are Σ |Qᵢ − Hᵢ| over its requests. Their base is Σ Qᵢ over all requests that started,
+for misses, or Σ Hᵢ, for hits. A finding needs tokens of at least the fraction `LEAST_SHARE` of the base. Severity of
+misses: the tokens divided by the base, which is the fraction of the believed tokens that the router believed in vain.
+Severity of hits: half of that quotient, because an unexpected hit does no harm.
+
+To say since when the belief drifts, the time from the first dispatch to the last is cut into at most `SLICES` equal
+slices of at least one second. A slice drifts if its tokens are at least `LEAST_SHARE` of its base. If the last slice
+with a base drifts, the finding begins with the series of drifting slices that ends there; slices without a base do not
+interrupt the series. Otherwise the finding begins with the first request that diverges.
 """
 
 from collections import Counter
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
-from headway.results.findings.observed import Observed, busiest, examples, many, percent
+from headway.results.findings.observed import Observed, busiest, examples, many, moment, percent, seconds, span
 from headway.results.records import Finding
+from headway.results.shadow import TOLERANCE, divergences
+from headway.results.time_grid import Grid
+from headway.types import PS_PER_SECOND, Json
 
 KIND: Final = "shadow_divergence"
 AREA: Final = "cache"
@@ -21,58 +31,112 @@ ADVICE: Final = (
 )
 ORDER: Final = 4
 LEAST_SHARE: Final = 0.05
+SLICES: Final = 20
+LISTED: Final = 10  # maximum number of instances in the evidence
+
+
+class Way(NamedTuple):
+    """One of the two directions in which a belief is wrong."""
+
+    name: str
+    weight: float
+    base: list[int]  # tokens that the router believed cached, or that were cached, of each started request
+    tokens: dict[int, int]  # place of each diverging request among the started ones -> its tokens
 
 
 def find(run: Observed) -> list[Finding]:
     if "shadow" not in run.summary:
         return []
-    warmup = run.warmup
-    misses: dict[int, int] = {}
-    hits: dict[int, int] = {}
-    started = expected = actual = 0
-    rows = run.requests.select("started_ps", "predicted_tokens", "cached_tokens", start=warmup)
-    for row, (began, believed, cached) in enumerate(rows, warmup):
-        if began < 0:
-            continue
-        started += 1
-        expected += believed > 0
-        actual += cached > 0
-        if believed and not cached:
-            misses[row] = believed
-        elif cached and not believed:
-            hits[row] = cached
-    findings = []
-    if misses and len(misses) >= LEAST_SHARE * started:
-        findings.append(_finding(run, "unexpected_misses", misses, expected, started, 1.0))
-    if hits and len(hits) >= LEAST_SHARE * started:
-        findings.append(_finding(run, "unexpected_hits", hits, actual, started, 0.5))
-    return findings
+    requests = run.requests
+    rows = [row for row in range(run.warmup, len(requests)) if requests.started_ps[row] >= 0]
+    columns = (requests.predicted_tokens, requests.cached_tokens, requests.prompt_tokens)
+    believed, cached, prompts = ([column[row] for row in rows] for column in columns)
+    tolerance = run.summary["shadow"].get("tolerance_tokens", TOLERANCE)
+    drifts = dict(divergences(believed, cached, prompts, tolerance))
+    high = {place: drift for place, drift in drifts.items() if drift > 0}
+    low = {place: -drift for place, drift in drifts.items() if drift < 0}
+    ways = (Way("unexpected_misses", 1.0, believed, high), Way("unexpected_hits", 0.5, cached, low))
+    return [
+        _finding(run, rows, way, sum(prompts))
+        for way in ways
+        if way.tokens and sum(way.tokens.values()) >= LEAST_SHARE * sum(way.base)
+    ]
 
 
-def _finding(run: Observed, way: str, tokens: dict[int, int], base: int, started: int, weight: float) -> Finding:
-    """Describe unexpected misses or hits; `base` counts the expected hits (for misses) or all hits (for hits)."""
-    count = len(tokens)
-    where = Counter(map(run.home, tokens))
-    names = run.names(where)
-    mean = sum(tokens.values()) / count
-    if way == "unexpected_misses":
+def _finding(run: Observed, rows: Sequence[int], way: Way, prompts: int) -> Finding:
+    count, tokens, base = len(way.tokens), sum(way.tokens.values()), sum(way.base)
+    wrong = {rows[place]: amount for place, amount in way.tokens.items()}
+    where, requests_at, base_at = Counter[int](), Counter(map(run.home, wrong)), Counter[int]()
+    for row, amount in wrong.items():
+        where[run.home(row)] += amount
+    for row, amount in zip(rows, way.base, strict=True):
+        base_at[run.home(row)] += amount
+    grid, shares = _over_time(run, rows, way)
+    since = _since(grid, shares)
+    begin = min(run.requests.routed_ps[row] for row in wrong)
+    until = max(run.requests.started_ps[row] for row in wrong)
+    when = span(begin, until) if since is None else f"since {moment(max(begin, since))}"
+    total = f"{tokens:,} of {base:,} tokens ({percent(tokens / base)})"
+    if way.name == "unexpected_misses":
         title = (
-            f"{count:,} of {many(base, 'request')} ({percent(count / base)}) that the router expected to hit a cache "
-            f"missed it, at {names}; the router expected {mean:,.0f} cached tokens each on average."
+            f"The router believed {total} in vain {when}: {many(count, 'request')} of {len(rows):,} had fewer cached "
+            f"tokens than it believed, by {tokens / count:,.0f} on average, most at {run.names(where)}."
         )
     else:
         title = (
-            f"{count:,} of {many(base, 'request')} ({percent(count / base)}) that hit a cache were not expected to, at "
-            f"{names}; each had {mean:,.0f} cached tokens on average that the router did not know of."
+            f"The router did not know of {total} that were cached {when}: {many(count, 'request')} of {len(rows):,} "
+            f"had more cached tokens than it believed, by {tokens / count:,.0f} on average, most at {run.names(where)}."
         )
+    evidence: Json = {
+        way.name: count,
+        "started": len(rows),
+        "share_of_started": count / len(rows),
+        "tokens": tokens,
+        "of_tokens": base,
+        "share_of_prompts": tokens / prompts if prompts else 0.0,
+        "mean_tokens": tokens / count,
+        "since_s": None if since is None else seconds(max(begin, since)),
+        "slice_s": seconds(grid.step_ps),
+        "share_by_slice": shares,
+        "by_instance": {
+            run.name(index): {"requests": requests_at[index], "tokens": where[index], "of_tokens": base_at[index]}
+            for index in busiest(where)[:LISTED]
+        },
+    }
     return Finding(
         kind=KIND,
-        at_ps=min(run.requests.routed_ps[row] for row in tokens),
-        until_ps=max(run.requests.started_ps[row] for row in tokens),
-        severity=weight * count / base,
+        at_ps=begin if since is None else max(begin, since),
+        until_ps=until,
+        severity=way.weight * tokens / base,
         count=count,
         title=title,
-        requests=examples((amount, row) for row, amount in tokens.items()),
+        requests=examples((amount, row) for row, amount in wrong.items()),
         instances=busiest(where),
-        evidence={way: count, "of": base, "started": started, "share_of_started": count / started, "mean_tokens": mean},
+        evidence=evidence,
     )
+
+
+def _over_time(run: Observed, rows: Sequence[int], way: Way) -> tuple[Grid, list[float | None]]:
+    """Return the slices, and for each the tokens divided by the base; None if the slice has no base."""
+    times = [run.requests.routed_ps[row] for row in rows]
+    begin, length = min(times), max(times) - min(times)
+    step = max(PS_PER_SECOND, -(-length // SLICES))
+    grid = Grid(begin, step, length // step + 1)
+    tokens, base = [0] * grid.bins, [0] * grid.bins
+    for place, (at, amount) in enumerate(zip(times, way.base, strict=True)):
+        slice_ = (at - begin) // step
+        base[slice_] += amount
+        tokens[slice_] += way.tokens.get(place, 0)
+    return grid, [part / whole if whole else None for part, whole in zip(tokens, base, strict=True)]
+
+
+def _since(grid: Grid, shares: list[float | None]) -> int | None:
+    """Return the time from which all slices with a base drift; None if the last of them does not."""
+    first = None
+    for place in reversed(range(len(shares))):
+        share = shares[place]
+        if share is not None and share < LEAST_SHARE:
+            break
+        if share is not None:
+            first = place
+    return None if first is None else grid.start_ps + first * grid.step_ps

@@ -224,9 +224,10 @@ def _cache(run: Material) -> Parts:
     shadow = run.summary.get("shadow")
     if shadow and shadow["divergence_rate"] is not None:
         text += (
-            "; the router mispredicted hit or miss {shadow.divergences:count} times"
-            " ({shadow.divergence_rate:percent} of requests)"
+            "; the router's belief was wrong for {shadow.divergences:count} requests ({shadow.divergence_rate:percent})"
         )
+        if shadow["divergences"] and "too_high_tokens" in shadow:  # summaries of older versions do not have it
+            text += ", by {shadow.too_high_tokens:count} tokens too high and {shadow.too_low_tokens:count} too low"
     return run.phrase(f"{text}.")
 
 
