@@ -1,4 +1,4 @@
-"""The rest of the recount: bursts of tenants, patterns, and how many issues there are."""
+"""The rest of the recount: patterns, and how many issues there are."""
 
 from __future__ import annotations
 
@@ -12,43 +12,6 @@ QUARTERS = ("first quarter", "second quarter", "third quarter", "last quarter")
 
 
 class FullRecount(Recount):
-    # --- bursts --------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def window_ps(self) -> int:
-        times = [row["arrival_ps"] for row in self.counted]
-        return max(10**12, (times[-1] - times[0]) // 200 + 1)
-
-    def window(self, row: Any) -> int:
-        return int((row["arrival_ps"] - self.counted[0]["arrival_ps"]) // self.window_ps)
-
-    def burst_windows(self, tenant: str) -> dict[int, int]:
-        """The windows in which a tenant sent at least ten, and at least three times its mean a window."""
-        sent = [self.window(row) for row in self.judged if row["tenant"] == tenant]
-        windows = max(self.window(row) for row in self.judged) + 1
-        return {at: sent.count(at) for at in sorted(set(sent)) if sent.count(at) >= max(10, 3 * len(sent) / windows)}
-
-    def _burst(self, rest: str) -> Any:
-        tenant, _, what = rest.rpartition(".")
-        high = self.burst_windows(tenant)
-        others = [row for row in self.judged if row["tenant"] != tenant]
-        inside = [row for row in others if self.window(row) in high or self.window(row) - 1 in high]
-        outside = [row for row in others if row not in inside]
-        lost, kept = sum(map(self.missed, inside)), sum(map(self.missed, outside))
-        largest = max(high.values())
-        first = next(at for at, number in high.items() if number == largest)
-        return {
-            "tenant": tenant,
-            "windows": len(high),
-            "window_s": self.window_ps / 10**12,
-            "largest": largest,
-            "at_ps": (self.counted[0]["arrival_ps"] + first * self.window_ps) / 10**12,
-            "missed_inside": lost,
-            "share": lost / max(1, lost + kept),
-            "rate_inside": lost / len(inside),
-            "rate_outside": kept / max(1, len(outside)),
-        }[what]
-
     # --- patterns ------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -113,18 +76,9 @@ class FullRecount(Recount):
     # --- issues --------------------------------------------------------------------------------------------------
 
     def _issues(self, rest: str) -> int:
-        """Without a focus: one a kind of finding, a kind of loss, a tenant that bursts to the harm of others; and that
-        prefixes were ignored."""
+        """Without a focus: one a kind of finding, one a kind of loss, and that prefixes were ignored."""
         assert rest == "count"
         kinds = {one.kind for one in self.result.findings()}
         losses = {row["outcome"] for row in self.rows} & {"rejected", "timed_out", "failed"}
         ignored = len(self.decisions) > 0 and len(self.away) >= 0.05 * len(self.decisions)
-        return len(kinds) + len(losses) + sum(map(self.harms, sorted({row["tenant"] for row in self.judged}))) + ignored
-
-    def harms(self, tenant: str) -> bool:
-        if len({row["tenant"] for row in self.rows}) < 2 or not self.burst_windows(tenant):
-            return False
-        if self._burst(f"{tenant}.missed_inside") < 10:
-            return False
-        share, inside = self._burst(f"{tenant}.share"), self._burst(f"{tenant}.rate_inside")
-        return bool(share >= 0.1 and inside >= 1.5 * self._burst(f"{tenant}.rate_outside"))
+        return len(kinds) + len(losses) + ignored

@@ -236,8 +236,8 @@ def test_requests_sent_away_from_their_prefix_are_an_issue_of_routing() -> None:
 
 def test_a_bursting_tenant_that_others_suffer_from_is_an_issue_of_admission() -> None:
     text = told("tenants", "issue-focused").text
-    assert "ADMISSION: bursts of tenant crawler coincide with" in text
-    assert "bursts of tenant" not in told("admission", "issue-focused").text
+    assert "ADMISSION: Bursts of tenant crawler caused" in text
+    assert "Bursts of tenant" not in told("admission", "issue-focused").text
 
 
 def test_losses_are_an_issue_with_their_reason() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from itertools import compress, repeat
 from operator import ge, sub
+from typing import Final
 
 from msgspec import Struct, structs
 
-from headway.results.recorder import COMPLETED, RequestColumns, RunFacts, Targets
+from headway.results.recorder import COMPLETED, IN_FLIGHT, RequestColumns, RunFacts, Targets
 from headway.results.statistics import spread_of
 from headway.types import PS_PER_SECOND, Json
 
@@ -46,6 +48,25 @@ class Sample(Struct):
 def completed_flags(recorder: RequestColumns, warmup: int) -> list[bool]:
     """Return for each request after the warm-up whether it was completed."""
     return [code == COMPLETED for code in recorder.outcome[warmup:]]
+
+
+# How a request ended, for `missed_targets`.
+MET: Final = 0
+MISSED: Final = 1
+UNCOUNTED: Final = -1
+
+
+def missed_targets(requests: RequestColumns, sample: Sample, warmup: int) -> array[int]:
+    """Return for each request MET, MISSED (also if it was not completed), or UNCOUNTED (in the warm-up, or in flight).
+    `sample` has the completed requests."""
+    flags = array("b", [UNCOUNTED]) * len(requests)
+    good = iter(sample.good or [True] * len(sample))
+    for row, outcome in enumerate(requests.outcome[warmup:], warmup):
+        if outcome == COMPLETED:
+            flags[row] = MET if next(good) else MISSED
+        elif outcome != IN_FLIGHT:
+            flags[row] = MISSED
+    return flags
 
 
 def column_of_started(recorder: RequestColumns, facts: RunFacts, column: str) -> list[int]:

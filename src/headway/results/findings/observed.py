@@ -5,12 +5,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from heapq import nlargest
+from itertools import compress
 from typing import Final, Protocol
 
 from headway.config.wording import join_words
 from headway.results.groups import promises
 from headway.results.recorder import RunFacts, ScaleRecord, StateChange
 from headway.results.records import EXAMPLES, Finding, Preemption, QueueLimit, Thrash
+from headway.results.sample import Sample, completed_flags, completed_sample, missed_targets
 from headway.results.table import Columns, Table
 from headway.results.time_split import TimeSplit
 from headway.results.waits import Waits
@@ -189,6 +191,23 @@ class Observed:
             slo=promised.default,
             tenant_slos=promised.own,
         )
+
+    @cached_property
+    def sample(self) -> Sample:
+        """The completed requests after the warm-up, with the targets that they met."""
+        return completed_sample(self.requests, self.facts)
+
+    @cached_property
+    def missed(self) -> "array[int]":
+        """For each request MET, MISSED or UNCOUNTED, as `missed_targets` defines them."""
+        return missed_targets(self.requests, self.sample, self.warmup)
+
+    @cached_property
+    def missed_ttft(self) -> frozenset[int]:
+        """The completed requests that missed their TTFT."""
+        rows = compress(range(self.warmup, len(self.requests)), completed_flags(self.requests, self.warmup))
+        met = self.sample.met.get("ttft") or [None] * len(self.sample)
+        return frozenset(row for row, flag in zip(rows, met, strict=True) if flag is False)
 
     @cached_property
     def waiting(self) -> list[int]:

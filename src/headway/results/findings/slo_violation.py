@@ -13,7 +13,7 @@ from typing import Final
 from headway.results.findings.observed import Observed, busiest, examples, many, percent, seconds, span, worst
 from headway.results.recorder import COMPLETED, IN_FLIGHT
 from headway.results.records import Finding
-from headway.results.sample import Sample, completed_flags, completed_sample
+from headway.results.sample import Sample, completed_flags
 
 KIND: Final = "slo_violation"
 AREA: Final = "latency"
@@ -23,7 +23,7 @@ NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end to end"}
 
 
 def find(run: Observed) -> list[Finding]:
-    sample = completed_sample(run.requests, run.facts)
+    sample = run.sample
     if sample.good is None or all(sample.good):
         return []
     rows = list(compress(range(run.warmup, len(run.requests)), completed_flags(run.requests, run.warmup)))

@@ -5,7 +5,7 @@ from typing import Final
 
 import headway.policies  # noqa: F401  (registers the policies)
 from headway.policies import registry
-from headway.results.findings import DETECTORS
+from headway.results.findings import DETECTORS, link_saturation
 from headway.results.survey import SHORT_QUEUE
 from headway.results.words.issues import Issue
 from headway.results.words.material import Material
@@ -13,6 +13,8 @@ from headway.results.words.outcome import main_limit, slo_met, where_it_went
 from headway.results.words.phrases import Line, Parts, Section, ms, name, number, percent, phrase
 from headway.types import Json
 
+# Kinds whose own advice, such as more replicas, does not help if a link between prefill and decode instances binds.
+LINK_BOUND: Final = ("saturation", "slo_violation", "pd_backpressure")
 PREFIX_SCORER: Final = "prefix"  # names of scorers that read the cache begin with this word
 # For each part of the time to first token: the advice if this part is the longest.
 LONGEST: Final = {
@@ -47,6 +49,8 @@ def write_focus(run: Material, problems: list[Issue], focus: Collection[str]) ->
 
 def suggest(run: Material, kind: str) -> Parts:
     """Return the advice for an issue of this kind; an empty tuple if there is no advice."""
+    if kind in LINK_BOUND and any(link_saturation.binds(each, run.summary["duration_s"]) for each in run.findings):
+        kind = link_saturation.KIND
     advice = ADVICE.get(kind, ())
     return advice(run) if callable(advice) else advice
 
@@ -140,7 +144,7 @@ ADVICE: Final[dict[str, Parts | Callable[[Material], Parts]]] = {
     **{detector.KIND: (detector.ADVICE,) for detector in DETECTORS},
     "slo_violation": _late,
     "prefix_ignored": _prefix,
-    "bursts": _admission,
+    "tenant_burst": _admission,
     "turned_away": (
         "Admission: reject only requests that would miss their SLO anyway (deadline); a rejected request misses it.",
     ),

@@ -1,6 +1,6 @@
-"""The issues of a run, worst first: findings, lost requests, ignored prefixes, and bursts of tenants."""
+"""The issues of a run, worst first: findings, lost requests, and ignored prefixes."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection
 from typing import Final
 
@@ -8,101 +8,16 @@ from msgspec import Struct
 
 from headway.results.findings import DETECTORS
 from headway.results.records import Finding
+from headway.results.sample import MET, MISSED
 from headway.results.survey import SHORT_QUEUE, Survey
-from headway.results.words.material import MET, MISSED, UNCOUNTED, Material
+from headway.results.words.material import Material
 from headway.results.words.phrases import Line, Parts, Section, count, join, number, percent, phrase
-from headway.types import PS_PER_SECOND
-
-WINDOWS: Final = 200  # maximum number of windows into which a run is divided
-SHORTEST_PS: Final = PS_PER_SECOND
-TIMES: Final = 3  # minimum ratio of the requests in a burst to the usual number of requests in a window
-FEWEST: Final = 10  # minimum number of requests in a burst, and of misses of other tenants
-
-
-class Burst(Struct, frozen=True):
-    """The bursts of one tenant, and how many requests of other tenants missed their targets during these bursts and at
-    other times."""
-
-    tenant: str
-    windows: int
-    window_s: float
-    at_ps: int  # time at which the window of the largest burst starts
-    largest: int  # number of requests in the largest burst
-    others_inside: int  # number of requests of other tenants that arrived in the window of a burst or in the next
-    missed_inside: int  # number of requests in `others_inside` that missed their targets
-    others_outside: int
-    missed_outside: int
-
-    @property
-    def share(self) -> float:
-        """The fraction of the other tenants' misses that happen during the bursts."""
-        return self.missed_inside / (self.missed_inside + self.missed_outside)
-
-    @property
-    def rate_inside(self) -> float:
-        return self.missed_inside / self.others_inside
-
-    @property
-    def rate_outside(self) -> float:
-        return self.missed_outside / max(self.others_outside, 1)
-
-    @property
-    def matters(self) -> bool:
-        return self.missed_inside >= FEWEST and self.share >= 0.1 and self.rate_inside >= 1.5 * self.rate_outside
-
-
-def bursts(run: Material) -> list[Burst]:
-    """Return the bursts of each tenant whose bursts harm other tenants: during the bursts, the other tenants miss their
-    targets more often than at other times. The bursts with the most misses are first."""
-    codes, words = run.tenants
-    if len(set(words)) < 2 or run.rows <= run.warmup:
-        return []
-    arrivals = run.column("arrival_ps")
-    begun_ps = arrivals[run.warmup]
-    window_ps = max(SHORTEST_PS, (arrivals[run.rows - 1] - begun_ps) // WINDOWS + 1)
-    # For each tenant, the number of requests and of misses in each window.
-    sent: defaultdict[int, Counter[int]] = defaultdict(Counter)
-    missed: defaultdict[int, Counter[int]] = defaultdict(Counter)
-    for row in range(run.warmup, run.rows):
-        if run.missed[row] != UNCOUNTED:
-            window = (arrivals[row] - begun_ps) // window_ps
-            sent[codes[row]][window] += 1
-            missed[codes[row]][window] += run.missed[row] == MISSED
-    total, total_missed = sum(sent.values(), Counter[int]()), sum(missed.values(), Counter[int]())
-    windows = max(total, default=0) + 1
-    suffered = []
-    for code, numbers in sent.items():
-        usual = numbers.total() / windows
-        high = {window: number for window, number in numbers.items() if number >= max(FEWEST, TIMES * usual)}
-        if not high:
-            continue
-        inside = sorted({later for window in high for later in (window, window + 1)})
-        others = sum(total[window] - numbers[window] for window in inside)
-        lost = sum(total_missed[window] - missed[code][window] for window in inside)
-        all_lost = total_missed.total() - missed[code].total()
-        peak = max(high, key=lambda window: (high[window], -window))
-        burst = Burst(
-            tenant=words[code],
-            windows=len(high),
-            window_s=window_ps / PS_PER_SECOND,
-            at_ps=begun_ps + peak * window_ps,
-            largest=high[peak],
-            others_inside=others,
-            missed_inside=lost,
-            others_outside=total.total() - numbers.total() - others,
-            missed_outside=all_lost - lost,
-        )
-        if burst.matters:
-            suffered.append(burst)
-    return sorted(suffered, key=lambda burst: (-burst.missed_inside, burst.tenant))
-
 
 # The area of each kind of issue.
 AREAS: Final[dict[str, str]] = {
     **{detector.KIND: detector.AREA for detector in DETECTORS},
     "prefix_ignored": "routing",
     "prefix_passed": "routing",
-    "bursts": "admission",
     "turned_away": "admission",
     "timed_out": "latency",
     "failed": "capacity",
@@ -132,7 +47,7 @@ class Issue(Struct, frozen=True):
 
 def issues(run: Material) -> list[Issue]:
     """Return all issues, worst first."""
-    problems = [*_findings(run), *_losses(run), *_bursts(run)]
+    problems = [*_findings(run), *_losses(run)]
     if run.survey is not None and (ignored := _prefix_ignored(run, run.survey)) is not None:
         problems.append(ignored)
     return sorted(problems, key=lambda issue: -issue.severity)
@@ -248,28 +163,6 @@ def _prefix_ignored(run: Material, survey: Survey) -> Issue | None:
         else:  # ignoring the cached prefix did no harm
             kind, severity = "prefix_passed", severity / 4
     return Issue(kind, min(1.0, severity), head, [pattern, (*parts, ".")])
-
-
-def _bursts(run: Material) -> list[Issue]:
-    problems = []
-    word = "SLO misses" if run.has_slo else "losses"
-    for burst in bursts(run):
-        head = (
-            f"bursts of tenant {{tenant:name}} coincide with {{share:percent}} of the other tenants' {word}"
-            " ({missed_inside:count} requests)"
-        )
-        when = (
-            "In {windows:count} windows of {window_s:seconds} it sent at least {} times its usual number of requests;"
-            " the largest, from {at_ps:at}, had {largest:count}."
-        )
-        rates = (
-            "Of the other tenants' requests, {rate_inside:percent} missed in or right after these windows,"
-            " {rate_outside:percent} at other times."
-        )
-        source, times = f"burst.{burst.tenant}", number("constant.TIMES", TIMES)
-        details = [phrase(when, times, of=burst, source=source), phrase(rates, of=burst, source=source)]
-        problems.append(Issue("bursts", min(1.0, burst.share), phrase(head, of=burst, source=source), details))
-    return problems
 
 
 def explain_no_decisions(run: Material) -> Parts:

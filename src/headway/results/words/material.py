@@ -9,16 +9,13 @@ from typing import Any
 
 from headway.results.findings.observed import Observed
 from headway.results.groups import Promises, promises
-from headway.results.recorder import COMPLETED, IN_FLIGHT
 from headway.results.records import Finding
 from headway.results.result import Result
-from headway.results.sample import Sample, completed_sample
+from headway.results.sample import Sample
 from headway.results.survey import Survey, survey
 from headway.results.table import Coded
 from headway.results.words.phrases import Fact, Parts, amount, count, join, name, phrase, seconds
 from headway.types import Json
-
-MET, MISSED, UNCOUNTED = 0, 1, -1
 
 
 class Material:
@@ -84,22 +81,15 @@ class Material:
     def observed(self) -> Observed:
         return Observed(self.result)
 
-    @cached_property
+    @property
     def sample(self) -> Sample:
         """The completed requests after the warm-up, with the targets that they met."""
-        return completed_sample(self.observed.requests, self.observed.facts)
+        return self.observed.sample
 
-    @cached_property
+    @property
     def missed(self) -> array[int]:
         """For each request: MET, MISSED (also if it was not completed), or UNCOUNTED (in the warm-up, or in flight)."""
-        flags = array("b", [UNCOUNTED]) * self.rows
-        good = iter(self.sample.good or [True] * len(self.sample))
-        for row, outcome in enumerate(self.observed.requests.outcome[self.warmup :], self.warmup):
-            if outcome == COMPLETED:
-                flags[row] = MET if next(good) else MISSED
-            elif outcome != IN_FLIGHT:
-                flags[row] = MISSED
-        return flags
+        return self.observed.missed
 
     def ttft_ps(self, row: int) -> int:
         """Return the time to first token of a request; -1 if it got no token."""

@@ -12,9 +12,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from headway.results.sample import MISSED, UNCOUNTED
 from headway.results.survey import Survey
 from headway.results.words.issues import explain_no_decisions
-from headway.results.words.material import MISSED, UNCOUNTED, Material
+from headway.results.words.material import Material
 from headway.results.words.phrases import Fact, Line, Section, clean, count, ms_of, percent, phrase
 
 PROMPTS: Final = (256, 1024, 4096, 16384)  # lower edges of the bins of prompt lengths, in tokens

@@ -6,9 +6,10 @@ from typing import Final
 
 from headway.results.groups import KINDS
 from headway.results.recorder import Targets
+from headway.results.sample import MISSED, UNCOUNTED
 from headway.results.statistics import PS_PER_MS
 from headway.results.time_split import QUEUED
-from headway.results.words.material import MISSED, UNCOUNTED, Material, policies, setting
+from headway.results.words.material import Material, policies, setting
 from headway.results.words.phrases import (
     FEWEST_TOKENS,
     Line,

@@ -4,10 +4,11 @@ have given."""
 from msgspec import Struct
 
 from headway.results.decisions import Decision
+from headway.results.sample import MISSED, UNCOUNTED
 from headway.results.survey import Survey, best_estimate, best_holder
 from headway.results.words.counterfactuals import Again, describe_alternative, simulated_again
 from headway.results.words.issues import explain_no_decisions
-from headway.results.words.material import MISSED, UNCOUNTED, Material
+from headway.results.words.material import Material
 from headway.results.words.phrases import Line, Parts, Section, count, ms_of, name, phrase
 from headway.types import Json
 
