@@ -148,6 +148,9 @@ def test_the_two_directions_are_two_findings() -> None:
         "The router believed 128 of 512 tokens (25.0 %) in vain since 6.0 s: 2 requests of 20 had fewer cached tokens "
         "than it believed, by 64 on average, most at i0 and i1."
     )
+    assert [(blame.kind, blame.name, blame.share) for blame in misses.blames] == [
+        ("instance", "i0", 0.5), ("instance", "i1", 0.5)
+    ]  # fmt: skip
     assert (hits.count, hits.severity, hits.requests) == (3, 0.5 * 96 / 480, [8, 9, 10])
     assert hits.title == (
         "The router did not know of 96 of 480 tokens (20.0 %) that were cached since 8.0 s: 3 requests of 20 had more "

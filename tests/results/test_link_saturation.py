@@ -93,6 +93,7 @@ def test_the_figures_of_an_episode_are_exact() -> None:
     (finding,) = link_saturation.find(seen(rows, instances=2))
     assert (finding.at_ps, finding.until_ps, finding.count) == (10 * SECOND, 15 * SECOND, 5)
     assert finding.severity == 20 / 35  # four of the seven seconds that each lasts
+    assert (finding.resource, [blame.name for blame in finding.blames]) == ("link", ["i0"])
     assert finding.evidence["mean_alone_s"] == 1 and finding.evidence["busy"] == 1 and finding.evidence["peak"] == 5
     assert finding.title == (
         "5 transfers shared the link out of i0 since 10.0 s, up to 5 at once: a transfer took 5.0 s on average and "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -52,7 +53,9 @@ def share_of(run: Result, tenant: str) -> float:
 
 
 def blamed(finding: Finding) -> str:
-    return str(finding.evidence["tenant"])
+    (blame,) = finding.blames
+    assert blame.kind == "tenant" and blame.name == finding.evidence["tenant"] and blame.share == finding.severity
+    return blame.name
 
 
 def test_a_larger_burst_is_blamed_for_at_least_as_large_a_share(tmp_path: Path) -> None:
@@ -144,7 +147,7 @@ def naive_blame(run: Result, target_ps: int) -> dict[str, float]:
         usual = sorted(levels)[len(levels) // 10] if levels else 0
         times = sorted({row[name] for row in here for name in ("arrival_ps", "finished_ps", "first_token_ps")})
         left: defaultdict[str, float] = defaultdict(float)
-        for at, until in zip(times, times[1:], strict=False):
+        for at, until in pairwise(times):
             backlog = sum(work(row) for row in here if row["arrival_ps"] < at < row["finished_ps"])
             # First what leaves at this time, one by one, then what arrives, as the sweep does.
             steps = [-work(row) for row in here if row["finished_ps"] == at > row["arrival_ps"]]

@@ -144,7 +144,8 @@ def _beliefs(book: Book) -> str:
         for run in drawn
     ]
     rows = [
-        [book.key(case.label), *(write(case.summary["shadow"].get(name)) for name, _, write in SHADOW)] for case in cases
+        [book.key(case.label), *(write(case.summary["shadow"].get(name)) for name, _, write in SHADOW)]
+        for case in cases
     ]
     title = f"<h3>Predicted and actual hits</h3><p>{BELIEFS}</p>"
     return title + side_by_side(figures) + html.table(["run", *(head for _, head, _ in SHADOW)], rows)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from headway.config.units import duration_ps
 from headway.results.findings.observed import Observed, duration, examples, many, moment, percent, seconds, span, worst
-from headway.results.records import Finding
+from headway.results.records import Blame, Finding
 from headway.types import PS_PER_SECOND, Json
 
 KIND: Final = "link_saturation"
@@ -30,8 +30,8 @@ CROWD: Final = 4
 GAP_PS: Final = PS_PER_SECOND
 LEAST_PS: Final = PS_PER_SECOND
 LEAST_SHARE: Final = 0.05
-# A link binds if it is busy for at least the first fraction of an episode, and if the finding's severity is at least the
-# second fraction, or the episode lasts at least the third fraction of the run.
+# A link binds if it is busy for at least the fraction `BUSY` of an episode, and if the finding's severity is at least
+# `BINDS` or the episode lasts at least the fraction `LASTS` of the run.
 BUSY: Final = 0.9
 BINDS: Final = 0.1
 LASTS: Final = 0.2
@@ -184,4 +184,6 @@ def _finding(run: Observed, instance: int, traffic: Traffic, episode: Episode, i
             "delay_s": delay / PS_PER_SECOND,
             "requests_s": seconds(alive),
         },
+        resource="link",
+        blames=[Blame("instance", run.name(instance), 1.0)],
     )

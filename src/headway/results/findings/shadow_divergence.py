@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from headway.results.findings.observed import Observed, busiest, examples, many, moment, percent, seconds, span
-from headway.results.records import Finding
+from headway.results.records import Blame, Finding
 from headway.results.shadow import TOLERANCE, divergences
 from headway.results.time_grid import Grid
 from headway.types import PS_PER_SECOND, Json
@@ -113,6 +113,8 @@ def _finding(run: Observed, rows: Sequence[int], way: Way, prompts: int) -> Find
         requests=examples((amount, row) for row, amount in wrong.items()),
         instances=busiest(where),
         evidence=evidence,
+        resource="choice",
+        blames=[Blame("instance", run.name(index), where[index] / tokens) for index in busiest(where)[:LISTED]],
     )
 
 

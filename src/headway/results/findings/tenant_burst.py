@@ -28,8 +28,18 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from headway.results.backlog_sweep import Period, Sweep
-from headway.results.findings.observed import MOST, Observed, busiest, duration, examples, moment, percent, runs, seconds
-from headway.results.records import Finding, group_by
+from headway.results.findings.observed import (
+    MOST,
+    Observed,
+    busiest,
+    duration,
+    examples,
+    moment,
+    percent,
+    runs,
+    seconds,
+)
+from headway.results.records import Blame, Finding, group_by
 from headway.results.sample import MET, MISSED, UNCOUNTED
 from headway.types import PS_PER_SECOND
 
@@ -186,9 +196,7 @@ def _stays(run: Observed, row: int) -> list[tuple[int, Stay]]:
 BEGIN, WAIT, END, LEAVE = 2, 3, 1, 0  # kinds of events, in the order in which they are handled at one time
 
 
-def _sweep_place(
-    run: Observed, place: int, stays: list[Stay], work: list[int], burst_of: dict[int, int]
-) -> Sweep:
+def _sweep_place(run: Observed, place: int, stays: list[Stay], work: list[int], burst_of: dict[int, int]) -> Sweep:
     requests = run.requests
     events = []
     for begin, end, row in stays:
@@ -311,4 +319,5 @@ def _finding(run: Observed, each: Suffered, burst: Burst, places: dict[int, Plac
             "late_outside": each.late_outside,
             "of_this_kind": total,
         },
+        blames=[Blame("tenant", name, min(1.0, each.share))],
     )
