@@ -2,7 +2,7 @@
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from heapq import nlargest
 from itertools import compress
@@ -103,7 +103,7 @@ def examples(weights: Iterable[tuple[float, int]]) -> list[int]:
     return [-row for _, row in nlargest(EXAMPLES, ((weight, -row) for weight, row in weights))]
 
 
-def busiest(counts: dict[int, int]) -> list[int]:
+def busiest(counts: Mapping[int, float]) -> list[int]:
     """Return the keys in descending order of their counts."""
     return sorted(counts, key=lambda key: (-counts[key], key))
 

@@ -61,7 +61,7 @@ class Burst(NamedTuple):
     """The bursts of one tenant."""
 
     rows: frozenset[int]
-    count: int
+    times: int  # number of bursts
     window_ps: int
     usual: float  # median number of requests in a window
     at_ps: int  # begin of the first window of the largest burst
@@ -129,7 +129,7 @@ def _bursts(run: Observed) -> dict[int, Burst]:
             largest = max(series, key=lambda series: sum(map(high.__getitem__, series)))
             bursts[tenant] = Burst(
                 rows=frozenset(row for row in rows if (requests.arrival_ps[row] - begin) // width in high),
-                count=len(series),
+                times=len(series),
                 window_ps=width,
                 usual=usual,
                 at_ps=begin + largest[0] * width,
@@ -307,7 +307,7 @@ def _finding(run: Observed, each: Suffered, burst: Burst, places: dict[int, Plac
             "share": each.share,
             "blamed": each.blame,
             "late": each.late,
-            "bursts": burst.count,
+            "bursts": burst.times,
             "window_s": seconds(burst.window_ps),
             "usual_requests": burst.usual,
             "largest_requests": burst.largest,
