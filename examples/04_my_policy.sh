@@ -1,4 +1,4 @@
-# Policies from your own files, against a built-in one.
+# Run policies from your own files, and compare them with a built-in policy.
 headway compare examples/01_first_run.yaml --policies "
   round-robin,
   examples/policies/my_router.py:FewestTokens,

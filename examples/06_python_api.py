@@ -1,4 +1,4 @@
-"""The same from Python: run, look at columns, compare, and try a policy object of your own."""
+"""Run a scenario from Python, read its columns, compare policies, and try a policy of your own."""
 
 import headway
 
@@ -6,7 +6,7 @@ SCENARIO = "examples/01_first_run.yaml"
 
 
 class LastInstance:
-    """Everything to the last instance: a bad idea, and a complete policy."""
+    """Sends every request to the last instance. This is a bad policy, but a complete one."""
 
     def route(self, request, cluster):
         return headway.Route(cluster.instances[-1].id)

@@ -1,4 +1,4 @@
-# A trace of sessions: what it holds, other traces made of it, the best policy for a table of one's own, and the five controls.
+# A trace of sessions: inspect it, transform it, find the best policy for your own table, and run the five controls.
 trace=$PWD/examples/08_sessions.jsonl
 table=$PWD/examples/08_own_table.csv
 headway trace inspect examples/08_sessions.jsonl --capacity 200,inf --instances 1,4

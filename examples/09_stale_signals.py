@@ -1,7 +1,7 @@
-"""What old signals do to a router: p99 of TTFT and evenness on 16 instances, by how often the instances are polled.
+"""The effect of stale signals: TTFT p99 and evenness on 16 instances, for several poll intervals.
 
-Between two reports a router that goes by reported values alone sees the same best instance again and again, and sends
-the whole herd there. One that adds what it has routed itself since the report, or counts for itself, does not.
+Between two reports, a router that uses only reported values sees the same best instance. It sends every request there:
+the requests herd. A router that adds the requests that it has sent since the report, or uses its own counts, does not.
 """
 
 import headway
@@ -10,7 +10,7 @@ from headway import ClusterView, Request, Route, policy
 
 @policy("routing", "shortest-queue", reported=("queued", "running"))
 class ShortestQueue:
-    """The fewest requests by the last report, whatever has been routed since."""
+    """Picks the instance with the fewest requests in its last report, and ignores requests routed since."""
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
         return Route(min(cluster.instances, key=lambda view: view.queued + view.running).id)
@@ -24,7 +24,7 @@ scenario = {
 policies = {
     "shortest-queue": ShortestQueue,  # reported queue and batch
     "least-kv": "least-kv",  # reported KV use
-    "least-outstanding": "least-outstanding",  # reported queue and batch, and what was routed since
+    "least-outstanding": "least-outstanding",  # reported queue and batch, and the requests routed since
     "least-loaded": "least-loaded",  # the router's own count
 }
 

@@ -1,10 +1,10 @@
-"""Several routers before one cluster: p99 of TTFT in ms and share of prompt tokens found cached, on 16 instances.
+"""Several routers in front of one cluster: TTFT p99 in ms and share of cached prompt tokens, on 16 instances.
 
-Who counts for itself sees only its own share of the load, the less of it the more routers there are, and has to learn
-for itself where each prefix lies: 16 routers that know nothing of each other route no better than round-robin. Told
-every 10 ms what the others have sent, they find nearly all that one would. Told rarely, they run in herds, all after
-the instance that was the best the last time. Who goes by the reports of the instances alone runs in herds as well, and
-does not care how many routers there are, since all are told the same.
+A policy that uses its own counts sees only the requests of its own router. It must also learn on its own which instance
+holds which prefix. With 16 routers that exchange nothing, such a policy routes no better than round-robin. If the
+routers exchange their counts every 10 ms, they find nearly all cached prefixes. If they exchange counts rarely, they
+herd: all routers choose the instance that was best at the last exchange. A policy that uses only reports herds as well,
+with any number of routers, because all routers get the same reports.
 """
 
 import headway
@@ -13,7 +13,7 @@ from headway import ClusterView, Request, Route, policy
 
 @policy("routing", "shortest-queue", reported=("queued", "running"))
 class ShortestQueue:
-    """The fewest requests by the last report, whatever has been routed since."""
+    """Picks the instance with the fewest requests in its last report, and ignores requests routed since."""
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
         return Route(min(cluster.instances, key=lambda view: view.queued + view.running).id)
@@ -32,12 +32,12 @@ scenario = {
     "signals": {"poll_interval": "50ms", "poll_delay": "5ms"},
 }
 policies = {
-    "round-robin": "round-robin",  # knows nothing
-    "shortest-queue": ShortestQueue,  # by reports, 5 to 55 ms old
-    "least-outstanding": "least-outstanding",  # by reports, and what this router has sent since
-    "least-loaded": "least-loaded",  # by this router's own count
-    "lmetric": "lmetric",  # by its own count and its own prefix index
-    "least-prefill": "least-prefill-work",  # by these too, and more by the index
+    "round-robin": "round-robin",  # uses no signal
+    "shortest-queue": ShortestQueue,  # reports, 5 to 55 ms old
+    "least-outstanding": "least-outstanding",  # reports, and the requests that this router has sent since
+    "least-loaded": "least-loaded",  # this router's own count
+    "lmetric": "lmetric",  # this router's own count and prefix index
+    "least-prefill": "least-prefill-work",  # the same, with more weight on the index
 }
 routers = {
     "1 router": 1,

@@ -1,5 +1,5 @@
-# What stores below the GPU are worth: without any, with both, and with a storage so slow that loading takes longer than
-# computing again would.
+# What stores below the GPU gain: without stores, with two stores, and with a storage so slow that loading takes longer
+# than computing again.
 headway run examples/12_tiers.yaml --set cluster.kv.tiers=null
 headway run examples/12_tiers.yaml
 headway run examples/12_tiers.yaml --set cluster.kv.tiers.storage.bandwidth=500MB/s

@@ -1,8 +1,9 @@
-"""Where prompts computed apart win, and where they do not: eight GPUs, shared out in four ways, under three loads.
+"""When disaggregation wins: eight GPUs, split in four ways, under three loads.
 
-Nobody's tokens wait for another's prompt any more: the gaps between them (ITL) fall to those of decoding alone. It
-costs those that generate their help with prompts, and the others their help with tokens. So it wins where prompts would
-disturb much, with a split that fits the load, and loses where a half is too small, or where there is little to disturb.
+With a split, no decode waits for the prompt of another request, so the gaps between tokens (ITL) are those of decoding
+alone. In return, decode instances can no longer help with prompts, and prefill instances cannot help with decoding. A
+split wins if prompts would disturb decoding a lot and the split fits the load. It loses if one of the two groups is too
+small, or if prompts hardly disturb decoding.
 """
 
 from typing import Any

@@ -1,2 +1,2 @@
-# How many of which GPU does this load need, and how much more would they hold?
+# How many GPUs of which type does this load need, and how much more load could they serve?
 headway plan examples/14_plan.yaml --slo "ttft_p99<=250ms, tpot_p95<=40ms" --points 6

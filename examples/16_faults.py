@@ -1,10 +1,11 @@
-"""Each routing policy with eight healthy instances, with one straggler among them, and with a crash in the middle.
+"""Each routing policy with eight healthy instances, with one slow instance, and with a crash during the run.
 
-A straggler takes three times as long for every step, and nobody tells the router. Whoever counts what is under way sees
-that it gives less back and sends it less; whoever does not (round-robin, random, and prefix-aware, which goes where the
-prefix is) keeps filling it. A crash loses what was under way there: it has failed, or where `retries` says so it is
-sent again from the beginning, and its first token comes late. An instance that is back is empty, and whoever counts
-requests then sends it all that comes, more prompts at once than it can compute in time.
+Every step of the slow instance takes three times as long, and no signal tells the router. Policies that count requests
+in flight see that this instance finishes fewer requests, and send it fewer. Policies that do not count them
+(round-robin, random, and prefix-aware, which follows the prefix) send it as many as before. A crash loses the requests
+of the instance: they fail or, with `retries`, start again from the beginning, so their first token is late. When the
+instance is back, it is empty. Policies that count requests then send it all new requests, which are more prompts than
+it can compute in time.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""The six routers of a published experiment, on ten seeds that nobody chose."""
+"""The six routers of a published experiment, on ten seeds that were not chosen for a result."""
 
 from math import fsum
 from pathlib import Path

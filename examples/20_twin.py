@@ -1,7 +1,7 @@
-"""A scenario simulated, and again with eight emulated engines behind the live gateway: do the two agree?
+"""One scenario, simulated and then run live with eight emulated engines behind the gateway. Do the two agree?
 
-Four policies as they are by default. Times of the second run are by the wall's clock, slowed down so that a step lasts
-25 ms; so the figures themselves vary.
+Both runs use four policies with their default parameters. The live run is slowed down, so that a step takes 25 ms of
+wall time. Its figures vary from run to run.
 """
 
 from headway.twin.check import HITS, LIMITS, twin

@@ -1,7 +1,7 @@
-"""Approximate and precise prefix routing: what the router believes cached, and how far that is from what is cached.
+"""Approximate and precise prefix routing: what the router believes cached, and how wrong this belief is.
 
-The first rows vary the size of the belief, without any events of the instances. The next ones let the router hear of
-evictions (routed), of what instances store (stored), or of both, half a second and ten seconds late.
+The first rows vary the size of the belief; the router receives no events. In the other rows, the router receives events
+about evictions (routed), about stored blocks (stored), or both, half a second or ten seconds late.
 """
 
 from pathlib import Path
