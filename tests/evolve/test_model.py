@@ -20,6 +20,7 @@ from headway.cli.evolve import Talk
 from headway.errors import HeadwayError
 from headway.evolve.dialogue import model_of
 from headway.evolve.model import KEY, Endpoint, Recorder, Replay, code_in
+from short_examples import link_examples
 
 SECRET = "sk-very-secret"
 
@@ -250,7 +251,7 @@ def test_the_commands_of_the_docs_work_with_an_endpoint(server: Server, headway:
     lines = [shlex.split(line, comments=True) for line in block.replace("\\\n", " ").splitlines()]
     shown = [words[1:] for words in lines if words[0] == "headway"]
     assert {words[words.index("--engine") + 1] for words in shown} == {"gepa", "openevolve"}
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    link_examples(tmp_path)
     server.model = heavier
     for words in shown:
         mine = [server.base if word.startswith("http") else word for word in words]

@@ -52,6 +52,7 @@ from headway.scenario.scenario import Scenario
 from headway.types import OUTCOMES, Belief
 from headway.views.cluster import KEPT
 from headway.workload.traces import FORMATS
+from short_examples import link_examples
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OUTPUTS = [file.read_text(encoding="utf-8") for file in sorted((ROOT / "examples").glob("*.out"))]
@@ -173,7 +174,7 @@ def test_the_page_of_the_policy_language_has_all_of_it() -> None:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files that commands name: the examples, and those a reader is meant to have written."""
     folder = tmp_path_factory.mktemp("reader")
-    (folder / "examples").symlink_to(ROOT / "examples")
+    link_examples(folder)
     profile = {"name": "weighted", "scorers": {"prefix-affinity": 3, "queue-depth": 2}}
     (folder / "s.yaml").write_text(yaml.safe_dump(TINY | {"policies": {"routing": profile}}))
     (folder / "policy.yaml").write_text("routing-policy: weighted\nrouting-scorers: 'prefix-affinity:3,queue-depth:2'")
