@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Annotated
@@ -187,6 +189,30 @@ def test_annotated_fields_are_parameters_with_type_default_and_bounds():
     with pytest.raises(HeadwayError, match="between 1 and 9"):
         registry.make(entry, {"limit": 10}, WHERE)
     assert entry.summary == "Probes."
+
+
+def test_a_default_that_can_be_changed_is_made_anew_for_each_reader():
+    @dataclass
+    class Listing:
+        names: list[str] = field(default_factory=list)
+
+    (first,), (second,) = registry.parameters(Listing), registry.parameters(Listing)
+    first.default.append("changed")
+    assert second.default == registry.parameters(Listing)[0].default == []
+
+
+def test_policies_of_one_source_share_its_program_and_not_its_memory():
+    source = "W = parameter(1, 0, 5)\ndef score(request, instance, cluster):\n    return W"
+    make = partial(registry.build, "routing", where="policies.routing")
+    plain, same = make({"name": "code", "source": source}), make({"name": "code", "source": source})
+    assert plain.program is same.program and plain.running.memory is not same.running.memory
+    spec = {"name": "code", "source": source, "parameters": {"W": 2}}
+    other = make(spec)
+    assert other.program is not plain.program and other.program.values == {"W": 2}
+    whole = type(plain)(source=source, parameters={"W": 2})  # not converted to a float
+    assert isinstance(whole.program.values["W"], int) and isinstance(other.program.values["W"], float)
+    with pytest.raises(HeadwayError, match="W: must be a number between 0 and 5"):
+        type(plain)(source=source, parameters={"W": [2]})
 
 
 def test_a_decorated_class_from_a_users_file_routes(tmp_path):
