@@ -316,8 +316,8 @@ def test_a_zygote_that_is_lost_is_replaced_and_its_task_tried_once_more(unsealed
 
 @pytest.mark.full
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="this system does not tell what is open")
-def test_a_thousand_tasks_leave_nothing_behind() -> None:
-    tasks = [Task(CALLS + "ends") if number % 100 == 7 else Task(CALLS + "add", [number, 1]) for number in range(1000)]
+def test_hundreds_of_tasks_leave_nothing_behind() -> None:
+    tasks = [Task(CALLS + "ends") if number % 30 == 7 else Task(CALLS + "add", [number, 1]) for number in range(300)]
     with runner_of(2) as runner:
         confined_many(tasks[:20], runner)
         places = [Path("/proc/self/fd"), *(Path(f"/proc/{one.process.pid}/fd") for one in worker._IDLE)]

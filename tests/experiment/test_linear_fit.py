@@ -44,9 +44,19 @@ def fitted(folder: Path, what: dict[str, Any], output: Path | None = None) -> Li
     return result
 
 
+@pytest.fixture(scope="module")
+def guessed(tmp_path_factory: pytest.TempPathFactory) -> tuple[LinearFit, str]:
+    """A fit that begins with wrong durations, and the file that it writes."""
+    folder = tmp_path_factory.mktemp("guessed")
+    result = fitted(run(folder / "run", scenario(TRUE)), scenario(GUESS), folder / "mine.yaml")
+    return result, (folder / "mine.yaml").read_text()
+
+
 @pytest.mark.full
-def test_what_was_fitted_to_one_run_predicts_another_rate_and_policy(tmp_path: Path) -> None:
-    result = fitted(run(tmp_path / "run", scenario(TRUE)), scenario(GUESS), tmp_path / "mine.yaml")
+def test_what_was_fitted_to_one_run_predicts_another_rate_and_policy(
+    guessed: tuple[LinearFit, str], tmp_path: Path
+) -> None:
+    result, _ = guessed
     assert result.before.worst is not None and abs(result.before.worst[2]) > 0.2
     assert result.after.worst is not None and abs(result.after.worst[2]) < 0.15
     other = {"routing": "lmetric", "rate": "9/s", "seed": 2}
@@ -56,9 +66,8 @@ def test_what_was_fitted_to_one_run_predicts_another_rate_and_policy(tmp_path: P
 
 
 @pytest.mark.full
-def test_the_file_is_a_scenarios_section_and_says_how_far_off_it_is(tmp_path: Path) -> None:
-    result = fitted(run(tmp_path / "run", scenario(TRUE)), scenario(GUESS), tmp_path / "mine.yaml")
-    text = (tmp_path / "mine.yaml").read_text()
+def test_the_file_is_a_scenarios_section_and_says_how_far_off_it_is(guessed: tuple[LinearFit, str]) -> None:
+    result, text = guessed
     assert text == result.document and "# TTFT of held-out requests: mean " in text
     section = yaml.safe_load(text)["cluster"]["latency"]
     assert section == result.latency and section["context_token"] == "0s"  # a duration of zero stays zero
@@ -84,8 +93,9 @@ def test_several_kinds_of_instances_and_other_requests_get_a_sentence(tmp_path: 
 
 @pytest.mark.full
 def test_the_command_prints_the_durations(tmp_path: Path, headway: Run) -> None:
-    run(tmp_path / "run", scenario(TRUE))
-    (tmp_path / "s.yaml").write_text(yaml.safe_dump(scenario(TRUE)))
+    what = scenario(TRUE, requests=40)
+    run(tmp_path / "run", what)
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(what))
     line = ("calibrate", "run", "--scenario", "s.yaml", "-o", "mine.yaml")
     process = headway(*line, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
