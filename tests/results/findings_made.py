@@ -67,7 +67,7 @@ def drawn(rng: Random, count: int, instances: int = 3) -> list[Json]:
             row |= {"started_ps": waited, "first_token_ps": waited + 1 + rng.randrange(6), "cached_tokens": 5}
             steps = rng.randrange(4)
             row |= {"finished_ps": row["first_token_ps"] + steps * rng.randrange(4), "outcome": "completed"}
-            row |= {"output_tokens": 1 + steps, "predicted_tokens": rng.choice((0, 5))}
+            row |= {"output_tokens": 1 + steps, "predicted_tokens": rng.choice((0, row["prompt_tokens"]))}
         elif fate < 0.9:
             row |= {"finished_ps": waited, "outcome": "timed_out"}
         if rng.random() < 0.05:

@@ -130,7 +130,7 @@ def busy(count: int, instances: int = 4) -> Result:
         values = {
             **dict.fromkeys(("arrival_ps", "admitted_ps", "routed_ps", "enqueued_ps"), now), "started_ps": start,
             "first_token_ps": first, "finished_ps": first + 10**12, "instance": where, "prompt_tokens": tokens,
-            "output_tokens": 10, "outcome": 0, "tenant": rng.randrange(2), "slo_class": rng.randrange(3),
+            "output_tokens": 10, "outcome": 0, "tenant": int(row % 1000 < 100), "slo_class": rng.randrange(3),
             "predicted_tokens": rng.choice((0, 50)), "priority": rng.random(),
         }  # fmt: skip
         for name, value in values.items():

@@ -103,7 +103,7 @@ def test_without_targets_lost_requests_count(loss: Json) -> None:
     assert (finding.at_ps, finding.until_ps) == (10 * SECOND, until * SECOND)
     assert finding.title == (
         f"Bursts of tenant batch caused {100 * finding.severity:.1f} % of the other tenants' losses (about "
-        f"{finding.evidence['blamed']:,.0f} of 49): the largest burst had 20 requests within 1.0 s at 9.5 s, and the "
+        f"{finding.evidence['blamed']:,.0f} of 49): the largest burst had 20 requests within 1.0 s at 10.0 s, and the "
         f"work that a burst left took up to {until - 10:.1f} s."
     )
 

@@ -3,14 +3,16 @@
 `headway.results.shadow` defines which requests diverge, as in the section `shadow` of the summary. An unexpected miss
 is a request whose belief was too high, an unexpected hit is one whose belief was too low. Misses and hits have separate
 findings. The tokens of a finding are Σ |Qᵢ − Hᵢ| over its requests. Their base is Σ Qᵢ over all requests that started,
-for misses, or Σ Hᵢ, for hits. A finding needs tokens of at least the fraction `LEAST_SHARE` of the base. Severity of
-misses: the tokens divided by the base, which is the fraction of the believed tokens that the router believed in vain.
-Severity of hits: half of that quotient, because an unexpected hit does no harm.
+for misses, or Σ Hᵢ, for hits. A finding needs tokens of at least a fraction of the base: `LEAST_MISSED` for misses,
+`LEAST_UNKNOWN` for hits. The latter is larger: most routers do not know generated tokens, so that every healthy run of
+conversations has unexpected hits. Severity of misses: the tokens divided by the base, which is the fraction of the
+believed tokens that the router believed in vain. Severity of hits: half of that quotient, because an unexpected hit
+does no harm.
 
 To say since when the belief drifts, the time from the first dispatch to the last is cut into at most `SLICES` equal
-slices of at least one second. A slice drifts if its tokens are at least `LEAST_SHARE` of its base. If the last slice
-with a base drifts, the finding begins with the series of drifting slices that ends there; slices without a base do not
-interrupt the series. Otherwise the finding begins with the first request that diverges.
+slices of at least one second. A slice drifts if its tokens are at least the same fraction of its base. If the last
+slice with a base drifts, the finding begins with the series of drifting slices that ends there; slices without a base
+do not interrupt the series. Otherwise the finding begins with the first request that diverges.
 """
 
 from collections import Counter
@@ -30,7 +32,8 @@ ADVICE: Final = (
     " give it fresher signals."
 )
 ORDER: Final = 4
-LEAST_SHARE: Final = 0.05
+LEAST_MISSED: Final = 0.05
+LEAST_UNKNOWN: Final = 0.2
 SLICES: Final = 20
 LISTED: Final = 10  # maximum number of instances in the evidence
 
@@ -40,6 +43,7 @@ class Way(NamedTuple):
 
     name: str
     weight: float
+    least: float  # minimum of the tokens divided by the base
     base: list[int]  # tokens that the router believed cached, or that were cached, of each started request
     tokens: dict[int, int]  # place of each diverging request among the started ones -> its tokens
 
@@ -55,11 +59,14 @@ def find(run: Observed) -> list[Finding]:
     drifts = dict(divergences(believed, cached, prompts, tolerance))
     high = {place: drift for place, drift in drifts.items() if drift > 0}
     low = {place: -drift for place, drift in drifts.items() if drift < 0}
-    ways = (Way("unexpected_misses", 1.0, believed, high), Way("unexpected_hits", 0.5, cached, low))
+    ways = (
+        Way("unexpected_misses", 1.0, LEAST_MISSED, believed, high),
+        Way("unexpected_hits", 0.5, LEAST_UNKNOWN, cached, low),
+    )
     return [
         _finding(run, rows, way, sum(prompts))
         for way in ways
-        if way.tokens and sum(way.tokens.values()) >= LEAST_SHARE * sum(way.base)
+        if way.tokens and sum(way.tokens.values()) >= way.least * sum(way.base)
     ]
 
 
@@ -72,7 +79,7 @@ def _finding(run: Observed, rows: Sequence[int], way: Way, prompts: int) -> Find
     for row, amount in zip(rows, way.base, strict=True):
         base_at[run.home(row)] += amount
     grid, shares = _over_time(run, rows, way)
-    since = _since(grid, shares)
+    since = _since(grid, shares, way.least)
     begin = min(run.requests.routed_ps[row] for row in wrong)
     until = max(run.requests.started_ps[row] for row in wrong)
     when = span(begin, until) if since is None else f"since {moment(max(begin, since))}"
@@ -132,12 +139,12 @@ def _over_time(run: Observed, rows: Sequence[int], way: Way) -> tuple[Grid, list
     return grid, [part / whole if whole else None for part, whole in zip(tokens, base, strict=True)]
 
 
-def _since(grid: Grid, shares: list[float | None]) -> int | None:
+def _since(grid: Grid, shares: list[float | None], least: float) -> int | None:
     """Return the time from which all slices with a base drift; None if the last of them does not."""
     first = None
     for place in reversed(range(len(shares))):
         share = shares[place]
-        if share is not None and share < LEAST_SHARE:
+        if share is not None and share < least:
             break
         if share is not None:
             first = place

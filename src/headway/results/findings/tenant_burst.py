@@ -64,7 +64,7 @@ class Burst(NamedTuple):
     times: int  # number of bursts
     window_ps: int
     usual: float  # median number of requests in a window
-    at_ps: int  # begin of the first window of the largest burst
+    at_ps: int  # arrival of the first request of the largest burst
     length_ps: int  # length of its windows
     largest: int  # number of its requests
 
@@ -125,14 +125,16 @@ def _bursts(run: Observed) -> dict[int, Burst]:
         high = {window: number for window, number in sent.items() if number >= max(FEWEST, TIMES * usual)}
         if high:
             numbers = sorted(high)
-            series = [numbers[first:last] for first, last in runs(numbers, 1)]
+            series = [numbers[start:end] for start, end in runs(numbers, 1)]
             largest = max(series, key=lambda series: sum(map(high.__getitem__, series)))
+            inside = [row for row in rows if (requests.arrival_ps[row] - begin) // width in high]
+            first = bisect_left(inside, begin + largest[0] * width, key=requests.arrival_ps.__getitem__)
             bursts[tenant] = Burst(
-                rows=frozenset(row for row in rows if (requests.arrival_ps[row] - begin) // width in high),
+                rows=frozenset(inside),
                 times=len(series),
                 window_ps=width,
                 usual=usual,
-                at_ps=begin + largest[0] * width,
+                at_ps=requests.arrival_ps[inside[first]],
                 length_ps=len(largest) * width,
                 largest=sum(map(high.__getitem__, largest)),
             )
