@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small import suite
+from small import document, suite
 from stub_models import SOURCE, Counting, heavier, silent
 
 from headway.config.documents import presets
@@ -105,7 +105,7 @@ def test_scores_are_gains_case_by_case_and_feedback_is_the_summary() -> None:
     cases = list(chosen.cases("train"))
     adapter = Adapter(chosen, started())
     batch = adapter.evaluate(cases, {"routing": SOURCE}, capture_traces=True, unheard_of=1)
-    result = evaluate(bundle_of(started(), {"routing": SOURCE}, "x"), chosen, cases=cases)
+    result = evaluate(bundle_of(started(), {"routing": SOURCE}, "x", auto=True), chosen, cases=cases)
     assert batch.scores == [case.gains["primary"] for case in result.cases]
     assert batch.objective_scores == [{"ttft": one.gains["ttft"], "e2e": one.gains["e2e"]} for one in result.cases]
     assert len(batch.outputs) == len(batch.trajectories) == batch.num_metric_calls == 2
@@ -138,7 +138,7 @@ def test_all_five_stages_are_components_that_begin_as_the_defaults() -> None:
     texts = texts_of(base, STAGES)
     assert tuple(texts) == STAGES and all(not check(text, stage) for stage, text in texts.items())
     chosen = suite()
-    plain, written = (evaluate(one, chosen, told=False) for one in (base, bundle_of(base, texts, "all")))
+    plain, written = (evaluate(one, chosen, told=False) for one in (base, bundle_of(base, texts, "all", auto=True)))
     assert [case.figures for case in written.cases] == [case.figures for case in plain.cases]
     assert written.fitness["complexity"] > plain.fitness["complexity"]
 
@@ -171,8 +171,27 @@ def test_a_policy_of_the_cookbook_can_be_begun_with_and_decides_as_before(name: 
     text = texts_of(base, ["routing"])
     assert text["routing"] == presets("cookbook", ".py")[name]
     chosen = few()
-    old, new = (evaluate(one, chosen, told=False) for one in (base, bundle_of(base, text, "new")))
+    old, new = (evaluate(one, chosen, told=False) for one in (base, bundle_of(base, text, "new", auto=chosen.auto)))
     assert [case.figures for case in new.cases] == [case.figures for case in old.cases]
+
+
+@pytest.mark.parametrize(
+    ("date", "routing", "belief"),
+    [
+        ("2026-11", "lmetric", {"block_tokens": 512, "lru_blocks": 976}),
+        ("2026-12", "lmetric", {"block_tokens": 512}),  # code without `lru_blocks` has `auto` there, as `lmetric` has
+        ("2026-11", {"name": "lmetric", "lru_blocks": 31250}, {"block_tokens": 512}),
+        ("2026-12", {"name": "lmetric", "lru_blocks": 31250}, {"block_tokens": 512, "lru_blocks": 31250}),
+        ("2026-12", {"name": "lmetric", "lru_blocks": 20}, {"block_tokens": 512, "lru_blocks": 20}),
+    ],
+)
+def test_a_source_has_the_prefix_index_of_the_policy_that_it_replaces(date: str, routing: Any, belief: Any) -> None:
+    chosen = suite(scenario={**document()["scenario"], "defaults": date})
+    sources = {"routing": presets("cookbook", ".py")["lmetric"]}
+    first = bundle_of(Bundle.of("start", routing=routing), sources, "first", auto=chosen.auto)
+    again = bundle_of(first, sources, "again", auto=chosen.auto)
+    assert first.policies == again.policies
+    assert first.policies["routing"] == {"name": "code", "source": sources["routing"], **belief}
 
 
 def test_a_policy_without_a_source_cannot_be_begun_with() -> None:

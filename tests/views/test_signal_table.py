@@ -12,7 +12,7 @@ from headway import InstanceView
 from headway.policies import registry
 from headway.views.instance import SIGNALS
 from headway.views.pool import PoolView
-from headway.views.signals import Signal
+from headway.views.signals import NOT_AVAILABLE, Signal
 
 SOURCE = Path(headway.__file__).parent
 PAGE = Path(__file__).parents[2] / "docs" / "write-a-policy.md"
@@ -58,6 +58,15 @@ def test_positions_in_records_are_whole_and_unique() -> None:
         [one.status for one in SIGNALS.values() if one.status is not None],
     ):
         assert sorted(positions) == list(range(len(positions)))
+
+
+def test_webassembly_sees_every_plain_number_that_simulation_and_gateway_have() -> None:
+    numbers = [
+        one.name
+        for one in SIGNALS.values()
+        if one.type in (int, float) and not one.derived and NOT_AVAILABLE not in (one.simulated, one.live)
+    ]
+    assert sorted(one.name for one in SIGNALS.values() if one.wasm is not None) == sorted(numbers)
 
 
 def test_built_in_policies_declare_signals_of_the_table() -> None:

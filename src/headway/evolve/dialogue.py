@@ -65,7 +65,7 @@ class Dialogue(Struct, frozen=True):
         load_engine(self.engine).framework()
         base = template_of(TEMPLATE if self.template is None else self.template, suite, self.stages[0])
         base.check(argument("template"))
-        return bundle_of(base, texts_of(base, self.stages), f"{self.engine} 0")
+        return bundle_of(base, texts_of(base, self.stages), f"{self.engine} 0", auto=suite.auto)
 
     def cost(self, suite: Suite, builtins: Sequence[str] | None = None) -> str:
         """Return a description of the cost of the search: the maximum number of simulations."""

@@ -66,7 +66,7 @@ class Adapter:
     ) -> Any:
         """Evaluate a candidate on a batch of cases. In the result, the scores are the primary gains of the cases, and
         the objective scores are the gains of the objectives."""
-        bundle = bundle_of(self.base, candidate, "candidate")
+        bundle = bundle_of(self.base, candidate, "candidate", auto=self.suite.auto)
         evaluation = self._evaluate(bundle, batch, explain=False)
         traces = [self._trace(bundle, case, evaluation) for case in batch] if capture_traces else None
         self.calls += len(batch)
@@ -168,21 +168,21 @@ def search(task: WritingTask) -> list[Bundle]:
     )
     if asker.error is not None:
         raise asker.error
-    return _bundles(base, result.candidates, result.parents)
+    return _bundles(base, result.candidates, result.parents, suite.auto)
 
 
 def _bundles(
-    base: Bundle, candidates: Sequence[Mapping[str, str]], parents: Sequence[Sequence[int | None]]
+    base: Bundle, candidates: Sequence[Mapping[str, str]], parents: Sequence[Sequence[int | None]], auto: bool
 ) -> list[Bundle]:
     bundles: list[Bundle] = []
     for number, texts in enumerate(candidates):
         before = [place for place in parents[number] if place is not None]
         if not before:
-            bundles.append(bundle_of(base, texts, f"gepa {number}"))
+            bundles.append(bundle_of(base, texts, f"gepa {number}", auto=auto))
             continue
         parent = bundles[before[0]]
         changed = [f"{stage} rewritten" for stage in texts if texts[stage] != candidates[before[0]][stage]]
-        bundles.append(bundle_of(base, texts, f"gepa {number}", parent.generation + 1, parent.id, changed))
+        bundles.append(bundle_of(base, texts, f"gepa {number}", parent.generation + 1, parent.id, changed, auto=auto))
     return bundles
 
 

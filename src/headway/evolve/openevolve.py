@@ -154,7 +154,8 @@ def search(task: WritingTask) -> list[Bundle]:
                 controller = package.OpenEvolve(*files, config=config, output_dir=str(folder))
             asyncio.run(controller.run(left, checkpoint_path=None if before is None else str(before)))
             programs = dict(controller.database.programs)
-    bundles = _bundles(folder, base, _descents(folder, programs), evaluator.program_of(texts_of(base, dialogue.stages)))
+    original = evaluator.program_of(texts_of(base, dialogue.stages))
+    bundles = _bundles(folder, base, _descents(folder, programs), original, task.suite.auto)
     failures = errors(folder)
     if failures:
         task.say(f"{len(failures)} prompts got no answer. The last error: {failures[-1]}")
@@ -190,7 +191,7 @@ def _descents(folder: Path, programs: Mapping[str, Any]) -> dict[str, Descent]:
     return descents
 
 
-def _bundles(folder: Path, base: Bundle, descents: Mapping[str, Descent], original: str) -> list[Bundle]:
+def _bundles(folder: Path, base: Bundle, descents: Mapping[str, Descent], original: str, auto: bool) -> list[Bundle]:
     texts = list(dict.fromkeys((original, *evaluator.candidates(folder))))
     failures = errors(folder)
     if len(texts) == 1 and failures:
@@ -206,6 +207,7 @@ def _bundles(folder: Path, base: Bundle, descents: Mapping[str, Descent], origin
             descent.generation,
             None if parent is None else parent.id,
             [descent.changes] if descent.changes else [],
+            auto=auto,
         )
     return list(bundles.values())
 

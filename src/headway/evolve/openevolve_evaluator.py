@@ -152,7 +152,8 @@ def judge(folder: Path, program_path: str, stage: int = 0) -> Any:
     first = stage == 1 and SKYDISCOVER not in sys.modules
     try:
         program = Path(program_path).read_text(encoding="utf-8")
-        bundle = bundle_of(Bundle.read(task.base), sources_in(program, task.program), "candidate")
+        sources = sources_in(program, task.program)
+        bundle = bundle_of(Bundle.read(task.base), sources, "candidate", auto=task.suite.auto)
         evaluation = _evaluate_first(task, folder, bundle) if first else _evaluate(task, folder, bundle)
         if evaluation.ok and evaluation.stopped is None and not first:
             with (folder / CANDIDATES).open("ab", buffering=0) as file:  # a single write, so that lines do not mix

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from headway.config import documents
 from headway.config.arguments import checked
-from headway.config.dated_defaults import FIRST
+from headway.config.dated_defaults import FIRST, SETS, set_of
 from headway.config.keys import Doc, Form, PositiveSeconds
 from headway.config.schema import Later, Part
 from headway.config.section import read
@@ -96,6 +96,11 @@ class Suite(Struct, frozen=True):
         if not self.parts.get(part):
             raise HeadwayError(f"{self.name}: the part {part!r} has no cases. Add some to the suite.")
         return self.parts[part]
+
+    @property
+    def auto(self) -> bool:
+        """Whether the set of defaults of its scenarios says `lru_blocks: auto`."""
+        return SETS[set_of(self.cases()[0].scenario)].auto
 
     def for_search(self) -> Suite:
         """Return a copy of the suite without its held-out cases."""

@@ -70,12 +70,16 @@ def bundle_of(
     generation: int = 0,
     parent: str | None = None,
     mutations: Sequence[str] = (),
+    *,
+    auto: bool,
 ) -> Bundle:
-    """Return a copy of `base` in which these sources replace the policies of their stages."""
+    """Return a copy of `base` in which these sources replace the policies of their stages. `auto` is that of the
+    suite, because the new policies must have the prefix indexes that the old ones have in its scenarios."""
     policies: dict[str, Any] = dict(base.policies)
     for stage, source in texts.items():
-        keys = registry.explicit(stage, policies[stage], f"policies.{stage}")
-        own = {key: keys[key] for key, usual in BESIDE.items() if keys.get(key, usual) != usual}
+        keys = registry.explicit(stage, policies[stage], f"policies.{stage}", auto=auto)
+        defaults = {key: registry.written_value(usual, auto) for key, usual in BESIDE.items()}
+        own = {key: keys[key] for key, usual in defaults.items() if keys.get(key, usual) != usual}
         policies[stage] = {"name": "code", "source": source, **own}
     return Bundle(name, policies, generation, parent, tuple(mutations))
 

@@ -89,7 +89,7 @@ class InstanceView:
     ] = 0
     routed: Annotated[int, exact("count", "All requests sent there so far.", wasm=5, status=10)] = 0
     completed: Annotated[int, exact("count", "Completed requests so far.", wasm=6, status=11)] = 0
-    output_tokens: Annotated[int, exact("tokens", "Output tokens of all ended requests.")] = 0
+    output_tokens: Annotated[int, exact("tokens", "Output tokens of all ended requests.", wasm=19)] = 0
     observed_at: Annotated[
         int | None,
         exact(
@@ -110,6 +110,7 @@ class InstanceView:
             "count",
             "Requests that have ended there since the last report, which may still count them as queued or running.",
             hint=True,
+            wasm=18,
         ),
     ] = 0
 
@@ -179,6 +180,7 @@ class InstanceView:
             simulated="idle and full power of its hardware, by its busy share",
             live=GPU_EXPORTER,
             mean_if_missing=True,
+            wasm=20,
             status=9,
         ),
     ] = 0.0

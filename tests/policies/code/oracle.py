@@ -35,6 +35,7 @@ def situation() -> tuple[Request, tuple[InstanceView, ...], ClusterView]:
         view.inflight, view.queued, view.kv_used = (3, 0, 5, 0)[index], (1, 4, 0, 0)[index], (50, 99, 0, 20)[index]
         view.pending_prefill_tokens, view.running = 700 * index, index
         view.capacity = (1.0, 0.5, 1, 0.25)[index]
+        view.finished_since_report, view.output_tokens, view.watts = 3 - index, 10 * index, 400.0 - 100.0 * index
     cluster = ClusterView(views)
     cluster.now_ps = 12_500_000_000_000
     request = Request(17, 12_400_000_000_000, 900, Path((5,), (900,)), tenant="busy", model="m", session="s1", turn=2)
