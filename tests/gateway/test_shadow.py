@@ -9,6 +9,7 @@ pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
 
 from asking import ADMIN, KEY, admin, chat
 
+from headway.control import view_lock
 from headway.errors import HeadwayError
 from headway.gateway.config import Config
 from headway.gateway.tape import replay
@@ -147,6 +148,70 @@ def test_one_that_takes_too_long_is_asked_no_more(live, tmp_path):
         shadow_status(gateway)["slow"]["asked"] == 10
         and "longer than its budget of 1 ms" in shadow_status(gateway)["slow"]["why"]
     )
+
+
+WRITING = """
+from headway.types import Route
+
+
+class Writer:
+    def route(self, request, cluster):
+        cluster.instances[0].inflight += 100
+        return Route(cluster.instances[0].id)
+
+
+class TenantWriter:
+    def route(self, request, cluster):
+        cluster.tenants[request.tenant].active += 100
+        return Route(cluster.instances[0].id)
+
+
+class Listener:
+    def route(self, request, cluster):
+        return Route(cluster.instances[0].id)
+
+    def observe(self, event):
+        event.instance.queued = 7
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("Writer", "InstanceView.inflight of e0"),
+        ("TenantWriter", "TenantView.active"),
+        ("Listener", "InstanceView.queued of e"),
+    ],
+)
+def test_one_that_writes_to_what_it_sees_is_asked_no_more(live, tmp_path, name, field):
+    """The candidates share their views, and their tenants are those of the policy in force."""
+    file = tmp_path / "writing.py"
+    file.write_text(WRITING)
+    shadow = {"writer": {"routing": f"{file}:{name}"}, "same": {"routing": "least-loaded"}}
+    gateway = live(2, admin=ADMIN, policies={"routing": "least-loaded"}, shadow=shadow)
+    for _ in range(4):
+        chat(gateway, "hello")
+    wait_until_asked(gateway, 4)
+    status = shadow_status(gateway)
+    assert f"{name} writes to {field}" in status["writer"]["why"] and "at request" in status["writer"]["why"]
+    assert (status["same"]["asked"], status["same"]["agreement"]) == (4, 1.0)
+    gateway.until(gateway.idle)
+    assert gateway.app.plane.control.audience.state.tenants["default"].active == 0
+
+
+def test_the_views_are_locked_only_at_first(live, tmp_path, monkeypatch):
+    monkeypatch.setattr(view_lock, "DECISIONS", 3)
+    file = tmp_path / "slow.py"
+    file.write_text(SLOW)
+    shadow = {"own": {"routing": f"{file}:Seen"}, "ours": {"routing": "lmetric"}}
+    gateway = live(1, admin=ADMIN, shadow=shadow)
+    candidates = gateway.app.shadows.candidates
+    assert candidates["ours"].lock is None
+    for number in range(1, 5):
+        assert (candidates["own"].lock is not None) == (number <= 3)
+        chat(gateway, "hello")
+        wait_until_asked(gateway, number)
+    assert candidates["own"].why is None
 
 
 def test_a_sample_is_every_so_many(live):

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct, to_builtins
 from headway.config.keys import PositiveSeconds, Unit
 from headway.config.section import read
 from headway.config.wording import cut, one_line, shown
+from headway.control.view_lock import ViewLock
 from headway.errors import HeadwayError
 from headway.gateway.live_policies import read_candidate
 from headway.gateway.settings import check_name
@@ -87,6 +88,8 @@ class Candidate:
         bind = getattr(self.routing, "bind", None)
         if bind is not None:
             bind(FrozenContext(self.stage, partial(stream, self.seed)))
+        # Set during the first decisions of a user's policy. All candidates share the views and the live tenants.
+        self.lock = None if registry.ours(self.routing) else ViewLock((), self.stage.cluster)
         self.observe: Callable[[Event], None] | None = getattr(self.routing, "observe", None)
 
     def wants(self) -> bool:
@@ -102,13 +105,20 @@ class Candidate:
     def hear(self, event: Event) -> None:
         if self.observe is not None and self.why is None:
             try:
-                self.observe(event)
+                self._call(self.observe, event)
             except (Exception, SystemExit) as error:
                 self.fail(error)
 
     def fail(self, error: BaseException) -> None:
         self.errors += 1
         self.why = one_line(error)
+
+    def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a method of the policy. While there is a lock, the policy cannot write to the views that it sees."""
+        if self.lock is None:
+            return method(*arguments)
+        self.lock.instances = self.stage.cluster.instances
+        return self.lock.call(self.routing, method, *arguments)
 
     # --- a decision --------------------------------------------------------------------------------------------------
 
@@ -117,12 +127,15 @@ class Candidate:
         cluster.explain = explain
         start = perf_counter()
         try:
-            answer = self.routing.route(shot.request, cluster)
+            answer = self._call(self.routing.route, shot.request, cluster)
             opinion = self._opinion(shot, answer, explain)
         except (Exception, SystemExit) as error:
             self.fail(error)
             return None
         took = perf_counter() - start
+        if self.lock is not None:
+            self.lock.left -= 1
+            self.lock = self.lock if self.lock.left else None
         self.spent_s += took
         self._long = self._long + 1 if took > self.spec.budget_s else 0
         if self._long >= LONG:
