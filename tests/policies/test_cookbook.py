@@ -17,8 +17,8 @@ from headway.policies.templates import TEMPLATES
 from headway.results.result import Result
 
 COOKBOOK = presets("cookbook", ".py")
-CHANCE = "draws at random, and the language has no chance"
-HASH = "settles near-ties by a hash of the prompt's content, which a program does not see"
+CHANCE = "draws at random, and the language has no random numbers"
+HASH = "breaks near-ties by a hash of the prompt's content, which a program does not see"
 PAIRS = "chooses two instances, and a program chooses one"
 UNWRITTEN = {
     "random": CHANCE,
