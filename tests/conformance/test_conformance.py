@@ -26,7 +26,7 @@ from headway.errors import HeadwayError
 AFFINE, SPREAD, COUNTED = (
     "chats that begin alike go to one engine",
     "cold prompts are spread at low concurrency",
-    "what is turned away is counted",
+    "rejected requests are counted",
 )
 
 

@@ -45,11 +45,11 @@ def test_it_says_where_its_engines_are_and_ends_when_told() -> None:
         (["--output-tokens", "0"], "--output-tokens"),
         (
             ["--listen", "127.0.0.1:65534", "--replicas", "3"],
-            "--listen: from port 65534 on there are ports for 2 replicas",
+            "--listen: ports 65534 to 65535 are enough for 2 replicas",
         ),
         (
             ["--listen", "127.0.0.1:0", "--events", "tcp://127.0.0.1:65533", "--replicas", "2"],
-            "--events: from port 65533 on there are ports for 1 replicas",
+            "--events: ports 65533 to 65535 are enough for 1 replicas",
         ),
     ],
 )

@@ -501,7 +501,7 @@ def test_operators_push_policies_and_hear_what_gateways_made_of_them(
         (("--engine", "http://0.0.0.0:8000"), "--engine: gateways on other machines cannot reach 0.0.0.0"),
         (("--engine", "http://10.0.0.7:8000", "--set", "max_batch=3"), "Did you mean 'max_batch_size'?"),
         (("--engine", "http://10.0.0.7:8000", "--set", "max_batch_size=many"), "--set max_batch_size: Expected"),
-        (("--engine", "http://10.0.0.7:8000", "--id", "a/b"), "--id: a node's name is at most 128 letters"),
+        (("--engine", "http://10.0.0.7:8000", "--id", "a/b"), "--id: a node's name has up to 128 characters"),
         (("--engine", "http://10.0.0.7:8000", "--gpus", "x"), "--gpus: expected GPU numbers"),
         (("--engine", "http://10.0.0.7:8000", "--heartbeat", "0s"), "--heartbeat: must be greater"),
         (("--engine", "10.0.0.7:8000"), "--engine: expected a URL"),

@@ -142,7 +142,7 @@ def test_a_policy_that_cannot_be_bound_is_rejected_and_the_old_one_stays(live, w
     control = gateway.app.plane.control
 
     async def swap():
-        with pytest.raises(HeadwayError, match="binding to the engines failed: RuntimeError: it does not like"):
+        with pytest.raises(HeadwayError, match="cannot be bound to the engines: RuntimeError: it does not like"):
             gateway.app.switch.swap({"routing": f"{wrong}:Unbound"}, "test")
 
     gateway.call(swap())

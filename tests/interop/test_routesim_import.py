@@ -73,7 +73,7 @@ def test_a_configuration_becomes_a_scenario_that_runs(headway: Run, tmp_path: Pa
         },
         "policies": {"routing": "prefix-aware"},
     }
-    for word in ("max_batch_tokens limits", "max_queue scales", "warmup leaves out"):
+    for word in ("max_batch_tokens limits", "max_queue scales", "warmup excludes"):
         assert word in done.stderr
     ran = headway("run", "s.yaml", "--json", cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr

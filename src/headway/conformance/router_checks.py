@@ -214,7 +214,7 @@ CHECKS: Final[dict[str, Callable[[Bench], tuple[str, str]]]] = {
     "a stream whose engine dies does not look complete": engine_dies,
     "requests go elsewhere while an engine is gone": others_serve,
     "overload is answered": overload,
-    "what is turned away is counted": count_refusals,
+    "rejected requests are counted": count_refusals,
 }
 
 

@@ -33,7 +33,7 @@ class Truth(Struct, forbid_unknown_fields=True):
     output_tokens: Count | None = None
     prompt_tokens: Count | None = None
     path: PathKeys | None = None
-    output_key: int | None = None  # key that names the answer in the paths of later requests
+    output_key: int | None = None  # block key of the answer, if later requests contain the answer in their prompts
     priority: float | None = None
     adapter: str | None = None
 

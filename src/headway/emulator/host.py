@@ -85,7 +85,7 @@ class Host:
     def _check_ports(self, option: str, first: int, each: int) -> None:
         most, count = (LAST_PORT + 1 - first) // each, len(self.replicas)
         if first and count > most:
-            room = f"from port {first} on there are ports for {most} replicas, not for {count}"
+            room = f"ports {first} to {LAST_PORT} are enough for {most} replicas, but there are {count}"
             raise HeadwayError(f"{option}: {room}. Use a lower port.")
 
     def _publish(self, replica: Replica, number: int) -> None:
@@ -208,7 +208,7 @@ class Paths:
                 fault = Fault.read(msgspec.json.decode(incoming.body), "faults")
                 target = replica if fault.replica is None else self.host.find_replica(fault.replica)
                 if target is None:
-                    raise HeadwayError(f"faults.replica: there is no {fault.replica!r}. Known: {', '.join(modes)}.")
+                    raise HeadwayError(f"faults.replica: no replica {fault.replica!r}. Known: {', '.join(modes)}.")
             except (msgspec.MsgspecError, HeadwayError) as error:
                 replica.refuse(client, incoming, 400, str(error))
                 return

@@ -51,14 +51,14 @@ class Replica:
         self.held_bytes = 0  # total size of the request bodies in memory, in bytes
         self.clients: dict[ClientConnection, None] = {}
         self.draining = False
-        # `left` counts the requests that will still fail.
-        # With `crash-after-tokens`, `left` counts the tokens that will be sent before the crash.
+        # `left` is the number of requests that will still fail.
+        # With `crash-after-tokens`, `left` is the number of tokens that will still be sent before the crash.
         self.fault, self.left = NO_FAULT, 0
         self.heal: asyncio.TimerHandle | None = None
         self.port = 0
         self.server: asyncio.Server | None = None
         self.publisher: KvPublisher | None = None
-        self.touched: list[tuple[Job, Content]] = []  # requests that may have blocks that are not published yet
+        self.touched: list[tuple[Job, Content]] = []  # requests that may have unpublished blocks
         self.on_end: Callable[[Flight, str], None] = lambda flight, outcome: None
         self._sweeper: asyncio.TimerHandle | None = None
 

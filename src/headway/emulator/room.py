@@ -103,7 +103,7 @@ class Room:
         self.on_settled: list[Callable[[int], None]] = []  # called with the current time, after all events at that time
         self.on_tick: list[Callable[[], None]] = []  # called at each tick, after all events that were due by then
         self.stuck: set[int] = set()  # indexes of the instances that hang: their steps do not end
-        self.wires: dict[int, int] = {}  # index of the link for KV blocks from other processes, by instance index
+        self.wires: dict[int, int] = {}  # instance index -> index of its link for KV blocks from other processes
         self.origin = loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ps = NEVER
@@ -203,7 +203,7 @@ class Room:
         cache.now = now
         evicted = cache.evicted
         cache.evict(cache.idle)
-        cache.evicted = evicted  # restore the counter, because it counts only evictions for lack of space
+        cache.evicted = evicted  # restore the counter, which counts only evictions for lack of space
         return True
 
     # --- time --------------------------------------------------------------------------------------------------------

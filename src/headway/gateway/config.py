@@ -49,7 +49,7 @@ class JournalSettings(Struct, frozen=True):
 
     file: Annotated[File, "file for every input and decision of the control plane; may replace the mapping"]
     limit_bytes: Annotated[Bytes, "size at which the journal ends"] = field(default=4 * 10**9, name="limit")
-    short_form: ClassVar[Any] = str  # `file`
+    short_form: ClassVar[Any] = str  # a string alone sets `file`
 
     @classmethod
     def expand(cls, data: Any, where: str) -> Any:
@@ -88,7 +88,7 @@ class Config(Struct, frozen=True, kw_only=True):
             "flight for each model and role",
             default="the defaults",
         ),
-    ] = {}  # stages without a policy get their default when the gateway starts
+    ] = {}  # if a stage has no policy here, it gets its default policy when the gateway starts
     canary: Annotated[
         Json | None,
         Unit("mapping", partial(read_canary, read_policies=read_candidate), dict, form=Form.of(CanaryKeys)),
@@ -106,7 +106,7 @@ class Config(Struct, frozen=True, kw_only=True):
         Keyring | None, Unit("file", Keyring.read, str, form=Form.of(str)), "file of API keys; see below"
     ] = field(default=None, name="keys")
     deadlines: Annotated[
-        dict[str, int],  # time limits in ps, by SLO class
+        dict[str, int],  # SLO class -> time limit in ps
         Unit("mapping", _read_deadlines, dict, form=Form.of(dict[str, PositiveDuration])),
         "time limit of a request by SLO class, as in {interactive: 20s}",
     ] = {}

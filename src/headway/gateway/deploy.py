@@ -222,7 +222,7 @@ def _error_message(error: urllib.error.HTTPError) -> str:
 class FileTarget:
     def __init__(self, path: Path, admin: AdminApi | None) -> None:
         self.file = GatewayFile(path)
-        if not any(key in self.file.document for key in ("backends", "etcd", "admin")):  # the file may be a bundle
+        if not any(key in self.file.document for key in ("backends", "etcd", "admin")):  # perhaps a bundle
             raise HeadwayError(f"--to: {path} is not a gateway's file: it has no `backends`, `etcd` or `admin`.")
         self.admin = admin or AdminApi.of(self.file.document)
 

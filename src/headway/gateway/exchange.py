@@ -84,9 +84,9 @@ class Exchange:
     sent: bool = False  # whether a part of the answer has been sent to the client
     over: bool = False
     until_close: bool = False  # whether the engine ends its answer by closing the connection
-    again: bool = False  # whether to discard the engine's answer, and then try another engine
+    again: bool = False  # whether to discard this engine's answer and try another engine when the answer has ended
     chunked: bool = False
-    opening: bytes = b""  # head of the answer, kept until it is sent together with the first piece of the body
+    opening: bytes = b""  # head of the answer, which is sent together with the first piece of the body
     sent_ps: int = -1  # time at which the request was sent to its engine; -1: not yet
     first_ps: int = -1  # time at which the first content of the answer arrived; -1: not yet
     since: float = 0.0  # time at which the wait for the engine's next data began, in seconds
@@ -129,7 +129,7 @@ class Exchange:
             if self.services.split is not None:
                 self.services.split(self)
                 return
-            self.services.plane.handed(self.sent_ps, self.request.id)  # the decode engine also computes the prompt
+            self.services.plane.handed(self.sent_ps, self.request.id)  # the decode engine computes the prompt
         self.send_to(backend)
 
     def send_to(self, backend: Backend) -> None:

@@ -26,7 +26,7 @@ TENANT, CLASS, DEADLINE = b"x-headway-tenant", b"x-headway-class", b"x-headway-d
 LONGEST: Final = 200  # maximum length of a tenant's or class's name, in characters
 MOST_TENANTS: Final = 10_000  # maximum number of tenants, to limit memory; further tenants count as "other"
 NOT_YET: Final = Path((), ())  # placeholder for the path of a long prompt until a thread has hashed the prompt
-MOST_TOKENS: Final = 1 << 31  # larger values of `max_tokens` are reduced to this
+MOST_TOKENS: Final = 1 << 31  # larger values of `max_tokens` are reduced to this number
 log = logging.getLogger("headway.gateway")
 
 

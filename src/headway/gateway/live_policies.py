@@ -104,9 +104,9 @@ def refuse_files(document: Any, where: str, reader: str) -> None:
             pending += [(name, "", place) for name in value]
         elif isinstance(value, list):
             pending += [(item, "", place) for item in value]
-        # `is_file` looks for `.py:`. The added colon makes it recognize names that end in `.py`, too.
+        # `is_file` looks for `.py:`. With the added colon, it also recognizes names that end in `.py`.
         elif isinstance(value, str) and key != "source" and (key in FILE_KEYS or registry.is_file(f"{value}:")):
             raise HeadwayError(
-                f"{place}: names a file ({shown(value)}), and {reader} accepts none. Write the policy's text under "
-                "`source`, or name a policy that the gateway has."
+                f"{place}: names a file ({shown(value)}), but {reader} accepts no file names. Write the policy's text "
+                "under `source`, or name a policy that the gateway has."
             )

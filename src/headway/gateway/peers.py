@@ -64,7 +64,7 @@ class PeerSettings(Struct, frozen=True):
 
 
 class Message(Struct, omit_defaults=True):
-    counts: dict[str, Counts] = {}  # counts that changed since the last message, by the engine's name
+    counts: dict[str, Counts] = {}  # engine's name -> its counts, if they changed since the last message
     touches: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []  # for each sent prompt: engine, keys and ends
     figures: Json | None = None
     orders: list[list[Any]] = []

@@ -39,7 +39,7 @@ TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 BY_BYTES: Final = 1024 * 1024  # prompts with more bytes than this are hashed in a thread
 BY_TOKENS: Final = 1024  # prompts with more bytes than this are tokenized in a thread
 STRETCH: Final = 2048  # number of tokens that a thread hashes before it lets other threads run
-WAITING: Final = 256  # maximum number of prompts in the thread pool; the bytes of further prompts are hashed instead
+WAITING: Final = 256  # maximum number of prompts in the thread pool; further prompts are hashed by bytes, not by tokens
 MODELS: Final = 1000  # maximum number of models whose root key is cached
 _texts = msgspec.json.Decoder(str | list[str | TokenId | list[TokenId]])
 _any = msgspec.json.Decoder()
@@ -48,7 +48,7 @@ _any = msgspec.json.Decoder()
 class ModelTokens(Struct, frozen=True):
     path: Annotated[str, "folder of the model, or its tokenizer.json; a path alone may replace the mapping"]
     chat_template: Annotated[str | None, Doc("file in that folder", default="the model's own")] = None
-    short_form: ClassVar[Any] = str  # `path`
+    short_form: ClassVar[Any] = str  # a string alone sets `path`
 
     @classmethod
     def expand(cls, data: Any, where: str) -> Any:

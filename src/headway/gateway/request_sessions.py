@@ -30,8 +30,8 @@ OPENING: Final = re.compile(rb'\s*\[\s*\{\s*"role"\s*:\s*"user"' + CONTENT.patte
 SIGN: Final = re.compile(rb'[]["{}]')
 OPEN: Final = (b"{", b"[")
 BACKSLASH: Final = ord("\\")
-STEPS: Final = 64  # maximum number of quotes to follow in the first message; the hash ends at this limit
-BETWEEN: Final = 1024  # maximum number of bytes between two strings; the hash ends at this limit
+STEPS: Final = 64  # the search for a message's end stops after this many quotes; the hash then covers the text so far
+BETWEEN: Final = 1024  # the search also stops if this many bytes have neither a quote nor a bracket
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 
 

@@ -22,7 +22,7 @@ class AnswerTally:
         self.first = False  # whether content of the stream has arrived
         self.events = 0
         self.tail = b""
-        self._read: bytes | None = None  # the tail from which `_tokens` was read; None: not read yet
+        self._read: bytes | None = None  # value of `tail` when `_tokens` was computed; None: not computed yet
         self._tokens = 0
 
     def count(self, data: bytes) -> bool:
@@ -30,7 +30,7 @@ class AnswerTally:
         streamed, always return False, because its first token is not visible."""
         if self.stream:
             self.events += data.count(EVENT)
-            # Any piece may have the token count. `find` is faster than `in`, which first tries its operand as a number.
+            # Any piece may have the token count. `find` is faster than `in`, which first tries to read an integer.
             if data.find(TOKEN_COUNT) >= 0:
                 self.tail = data
             if self.first or CONTENT.search(data) is None:

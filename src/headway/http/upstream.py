@@ -187,7 +187,7 @@ class Upstream(asyncio.Protocol):
     # --- the parser --------------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        if self.complete:  # reject an answer without a request before the parser stores its beginning
+        if self.complete:  # the engine sends without a request: reject this before the parser stores any data
             raise ValueError("an answer without a request")
         self.fields = []
 

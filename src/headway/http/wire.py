@@ -16,8 +16,8 @@ from headway.http.address import send_at_once
 from headway.http.replies import error_body, head_of
 
 Fields = list[tuple[bytes, bytes]]
-PIPELINED: Final = 4  # number of waiting requests on a connection at which reading pauses
-STRANGERS: Final = 64 * 1024  # number of bytes of a body that may arrive before the client's key is checked
+PIPELINED: Final = 4  # if this many requests wait on a connection, the gateway stops reading from it
+STRANGERS: Final = 64 * 1024  # when more bytes of a body than this have arrived, the client's key is checked
 LINGER_S: Final = 5.0  # time that a refused client has to stop sending and to read the reason, in seconds
 MANY_FIELDS: Final = "the request has too many header fields"
 LONG_HEAD: Final = "the head of the request is too long"
@@ -34,7 +34,7 @@ class Limits(Struct, frozen=True):
     head_s: Annotated[PositiveSeconds, "time to send a head, from its first byte or the start of the connection"] = 10.0
     body_s: Annotated[PositiveSeconds, "time to send a body"] = 60.0
     idle_s: Annotated[PositiveSeconds, "idle time between requests on a connection"] = 75.0
-    unsent_bytes: Annotated[int, INTERNAL] = 256 * 1024  # number of unsent bytes at which an answer pauses
+    unsent_bytes: Annotated[int, INTERNAL] = 256 * 1024  # an answer pauses when it has this many unsent bytes
     unread_s: Annotated[PositiveSeconds, "time for which a client may read nothing of its answer"] = 60.0
     connections: Annotated[Positive, "open connections of all clients together"] = 16_384
     held_bytes: Annotated[Positive, "size of all bodies in memory: those that arrive, and those in flight"] = 1 << 30
@@ -96,7 +96,7 @@ class ClientConnection(asyncio.Protocol):
         self.since = 0.0  # time at which `stage` last changed
         self.paused = self.closing = self.beginning = False
         self.refusal: tuple[int, str] | None = None  # status and reason of an error to send after the pending answers
-        self.stuck: tuple[int, float] | None = None  # number of unsent bytes, and time at which it last shrank
+        self.stuck: tuple[int, float] | None = None  # number of unsent bytes, and time at which this number last fell
         self.transport: Any = None
         self.head_bytes = 0
         self.loose = 0  # number of framing bytes since the last piece of content in a request body

@@ -152,7 +152,7 @@ def _client(tenant: Tenant, share: _Share, total: Fraction, notes: list[str]) ->
     if tenant.closed_loop is not None:
         think = _constant_us(tenant.closed_loop.think_time, f"{place['closed_loop']}.think_time")
         client |= {"concurrency": tenant.closed_loop.concurrency, "think_time_us": think}
-        client["arrival"] = {"process": "constant"}  # BLIS requires this key, but ignores it for such a client
+        client["arrival"] = {"process": "constant"}  # BLIS requires this key, but ignores it in a closed loop
     else:
         assert tenant.rate is not None
         client["rate_fraction"] = plain(float(tenant.rate * share.share / total))

@@ -19,7 +19,7 @@ from headway.types import Json
 from headway.workload import shapes
 from headway.workload.shapes import MAX_TOKENS
 
-MOST_VALUES: Final = 4096  # maximum number of values of a uniform distribution that is written as an empirical one
+MOST_VALUES: Final = 4096  # maximum range of a uniform distribution: BLIS has none, so the export lists every length
 DIGITS: Final = 10  # number of significant digits of a mean or standard deviation that is computed from logarithms
 PARAMETERS: Final = {
     "gaussian": ("mean", "std_dev", "min", "max"),

@@ -228,7 +228,7 @@ def _route(routing: _Routing, where: str, notes: list[str]) -> Any:
         weights[scorer.name] = scorer.weight
     if not weights:
         weights = dict(DEFAULT_SCORERS)
-        notes.append("the bundle names no scorers; these are BLIS's defaults.")
+        notes.append("the bundle names no scorers; the result has BLIS's default scorers.")
     if {"prefix-affinity", "precise-prefix-cache"} <= weights.keys():
         raise HeadwayError(
             f"{where}.scorers: prefix-affinity and precise-prefix-cache are one scorer in Headway. Remove one of them."

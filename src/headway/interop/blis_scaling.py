@@ -13,7 +13,8 @@ from headway.types import PS_PER_SECOND, PS_PER_US, Json
 
 AUTOSCALING: Final = ("node_pools", "autoscaler", "instance_lifecycle")
 GPUS: Final = {"a100-80": "a100-80gb"}  # BLIS's name of a GPU -> Headway's name, if they differ in more than case
-# Queue length from which Headway measures the compute capacity. BLIS does not measure it, so the length is unreachable.
+# Headway measures the compute capacity only at queues of at least this length. BLIS never measures it, so set a length
+# that no queue reaches.
 NEVER: Final = 10_000
 
 
@@ -47,7 +48,7 @@ class _Autoscaler(Struct):
     scale_down_stabilization_window_us: float = 0.0
     hpa_scrape_delay: Any = None
     analyzer: Any = None
-    scale_up_cooldown_us: float = 0.0  # this field and the next have names of earlier versions of BLIS
+    scale_up_cooldown_us: float = 0.0  # earlier versions of BLIS use this name and the next name
     scale_down_cooldown_us: float = 0.0
     actuation_delay: Any = None
 
@@ -112,7 +113,7 @@ def _autoscaler(section: Any, where: str, notes: list[str]) -> tuple[Json | None
     analyzer = read(_Analyzer, keys.analyzer or {}, f"{where}.analyzer")
     for name in ("scale_up_stabilization_window_us", "scale_up_cooldown_us"):
         if getattr(keys, name):
-            notes.append(f"{name} is ignored: the pool grows at the first check that needs it.")
+            notes.append(f"{name} is ignored: the pool grows at the first check that finds it too small.")
     for name in ("hpa_scrape_delay", "actuation_delay"):
         if _duration(getattr(keys, name), f"{where}.{name}") is not None:
             notes.append(f"{name} is ignored: set signals.poll_interval and signals.poll_delay.")

@@ -53,7 +53,7 @@ class Pick(Exchange):
             self.client.name_target(self, backend)
             return
         with self.services.plane.confine(self.services.clock.now_ps(), self.request, places) as enough:
-            if enough:  # a queued request was routed among all engines, so route it again among the allowed ones
+            if enough:  # the queue routed the request among all engines, so route it again among the allowed engines
                 self._retry("not allowed")
                 return
         self.refuse(503, "none of the endpoints that the gateway allows can serve this request", outcome="failed")
@@ -92,7 +92,7 @@ class Stream:
     """A gateway's call, which reports one HTTP request. `hear` returns a list of messages as the reply to each message.
     If `over` is set, no more replies follow."""
 
-    paused = False  # part of a client connection's interface; False, because the gateway paces its clients
+    paused = False  # part of a client connection's interface; always False, because the gateway handles slow clients
 
     def __init__(self, reception: Reception, services: Services) -> None:
         self.reception, self.services = reception, services

@@ -25,7 +25,7 @@ KIND: Final = "EndpointPickerConfig"
 VERSION: Final = "inference.networking.x-k8s.io/v1alpha1"
 VERSIONS: Final = (VERSION, "llm-d.ai/v1alpha1", "llm-d.ai/v1")
 SCHEDULING: Final = ("-scorer", "-filter", "-picker")  # suffixes of the plugin types that a profile may contain
-ELSEWHERE: Final = {  # sections that do not affect routing -> hint for the note
+ELSEWHERE: Final = {  # section that does not affect routing -> text of the note on it
     "featureGates": "Headway has no feature gates",
     "dataLayer": "use `signals` and `events` of a gateway's file",
     "flowControl": "use policies.flow",
@@ -201,7 +201,7 @@ class _Reader:
         refs, place = self._refs(profile)
         self._note_rest([ref.pluginRef for ref in refs])
         if not refs:
-            self.notes.append("the configuration names no scorers; these are llm-d's defaults.")
+            self.notes.append("the configuration names no scorers; the result has llm-d's default scorers.")
             return {"name": "weighted", "scorers": DEFAULT, "picker": "max-score"}
         scorers: Json = {}
         filters: list[Json] = []
@@ -269,7 +269,7 @@ class _Reader:
             return
         if part.name in scorers:
             raise HeadwayError(
-                f"{where}: {part.name} is listed twice. List each scorer once: it has one weight and one index."
+                f"{where}: {part.name} is listed twice. List each scorer once: a scorer has one weight and one index."
             )
         parameters = plugins.Parameters(plugin.parameters, where)
         index = self._index(parameters) if part.prefixed else {}

@@ -82,8 +82,9 @@ SCORERS: Final = (
     Part(
         "session-affinity",
         "session-affinity-scorer",
-        "session-affinity-scorer sends a new session to the endpoint with the fewest and forgets it after a time; "
-        "session-affinity leaves new sessions to the other scorers and remembers a fixed number of sessions.",
+        "session-affinity-scorer sends a new session to the endpoint with the fewest sessions, and forgets a session "
+        "after a time; session-affinity leaves new sessions to the other scorers, and remembers a fixed number of "
+        "sessions.",
     ),
     Part(
         "adapter-affinity",
@@ -192,7 +193,7 @@ def check_scorer(type_: str, parameters: Parameters, notes: list[str]) -> None:
         if header != SESSION_HEADER:
             notes.append(f"{type_}: set the header {header} as `sessions.header` of a gateway's file.")
         if parameters.take("algorithm", "encoded_endpoint_header") != "session_id_header":
-            notes.append(f"{type_}: llm-d's client sends its endpoint; Headway's router remembers sessions.")
+            notes.append(f"{type_}: in llm-d, the client names its endpoint; in Headway, the router remembers it.")
     for name in IGNORED.get(type_, ()):
         if parameters.take(name) is not None:
             notes.append(f"{type_}: {name} is ignored.")
@@ -206,7 +207,7 @@ def read_filter(parameters: Parameters, notes: list[str]) -> Json:
             f"{parameters.place('maxRequests')}: expected a whole number of at least 1, got {shown(most)}."
         )
     if not parameters.take("fallbackOnEmpty", False):
-        notes.append("active-request-filter: fallbackOnEmpty: false is ignored; a Headway filter never drops all.")
+        notes.append("active-request-filter: fallbackOnEmpty: false is ignored; filters never drop every instance.")
     parameters.take("inFlightLoadProducerName")
     parameters.refuse_rest()
     return {"max_load": most}

@@ -122,7 +122,7 @@ def import_config(
     scenario: Json = {"name": simulation.name, "seed": simulation.seed}
     if simulation.warmup_requests:
         scenario["warmup"] = simulation.warmup_requests
-        notes.append("warmup leaves out the first requests to arrive; RouteSim leaves out the first to end.")
+        notes.append("warmup excludes the requests that arrive first; RouteSim excludes those that end first.")
     scenario["workload"] = _Workload(source, f"{where}.trace", notes).read(file, trace, folder or Path())
     scenario["cluster"] = _cluster(cluster, split, f"{where}.cluster", notes)
     scenario["policies"] = {"routing": _routing(algorithm, split.enabled)}
@@ -178,7 +178,7 @@ def _cluster(cluster: _Cluster, split: _Disaggregated, where: str, notes: list[s
 
 def _latency(model: _ComputeModel, where: str) -> Json:
     if model.decode_throughput_saturation_batch < 2:
-        wrong = "must be at least 2. For a constant rate, set both decode rates to it"
+        wrong = "must be at least 2. For the same decode rate at every batch size, set both decode rates to that rate"
         raise HeadwayError(f"{where}.compute_model.decode_throughput_saturation_batch: {wrong}.")
     return {
         "model": "piecewise",
@@ -194,7 +194,7 @@ def _halves(cluster: _Cluster, split: _Disaggregated, where: str, notes: list[st
     if total != cluster.num_backends or not (split.prefill_backends and split.decode_backends):
         wrong = f"prefill_backends and decode_backends must be above 0 and add up to {cluster.num_backends}"
         raise HeadwayError(f"{where}: {wrong}, got {split.prefill_backends} and {split.decode_backends}.")
-    notes.append("every prompt is computed on a prefill backend; RouteSim may also send whole requests to decode ones.")
+    notes.append("prefill backends compute every prompt; RouteSim may send whole requests to decode backends.")
     heads, width = split.num_kv_heads, split.head_dim
     shape = {"name": "routesim", "layers": split.num_layers, "hidden": heads * width, "heads": heads, "params": "1B"}
     return {
@@ -245,7 +245,7 @@ class _Workload:
             tokens_per_id = MOONCAKE_BLOCK
         if tokens_per_id <= 2 * MOONCAKE_BLOCK:
             return {"block_tokens": MOONCAKE_BLOCK}
-        self.notes.append("blocks have 512 tokens, as Mooncake publishes them; RouteSim counts them as 16.")
+        self.notes.append("blocks have 512 tokens, as in Mooncake's published traces; RouteSim assumes 16 tokens.")
         return {"block_tokens": MOONCAKE_PUBLISHED}
 
     def _find(self, path: Path, config: Path) -> Path:

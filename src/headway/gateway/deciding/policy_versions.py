@@ -45,10 +45,10 @@ class PlaneSettings(Struct, frozen=True):
     ttl_ps: int = TTL_PS
     speculative_ps: int = SPECULATIVE_PS
     most_failures: int = MOST_FAILURES  # number of failed decisions after which the former policies take over
-    # Journals that do not have the next three values were written with these ones.
+    # Old journals lack the next three fields. Their gateways used the defaults below.
     effective_load: LoadRule = "snapshot"
     belief: Belief = "both"
-    auto: bool = False  # whether prefix indexes without a set capacity have the capacities of the engines
+    auto: bool = False  # whether prefix indexes without a set capacity use the KV capacity of each engine
 
 
 class PolicyVersions:
@@ -87,7 +87,7 @@ class PolicyVersions:
         except HeadwayError:
             raise
         except Exception as error:
-            raise HeadwayError(f"policies: binding to the engines failed: {one_line(error)}.") from error
+            raise HeadwayError(f"policies: a policy cannot be bound to the engines: {one_line(error)}.") from error
 
     def _new_context(self, rng: Callable[[str], Random], follows: Context | None = None) -> Context:
         places, settings = self.places, self.settings

@@ -47,7 +47,7 @@ class Pulse:
     def __init__(self) -> None:
         self.up = True
         self.answered = False
-        self.row = 0  # number of consecutive checks that contradict `up`
+        self.row = 0  # number of consecutive checks whose result contradicts `up`
 
     def turned(self, passed: bool, fall: int, rise: int) -> bool:
         """Count the result of a check. Return whether this result turns the engine's state from up to down, or from
@@ -134,5 +134,5 @@ class Health:
             self._readmit_later(backend)
             return
         backend.ejected = False
-        backend.failures = self.failures - 1  # one more failure ejects the engine again
+        backend.failures = self.failures - 1  # so that one more failure ejects the engine again
         self.fleet.settle(backend)

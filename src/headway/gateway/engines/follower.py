@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headway.gateway.live_clock import Clock
 
 State = TypeVar("State")
-GOLDEN: Final = 0.6180339887498949  # golden ratio minus 1: the fractional parts of its multiples are spread evenly
+GOLDEN: Final = 0.6180339887498949  # golden ratio minus 1: its multiples, modulo 1, are spread evenly over 0 to 1
 
 
 class PollFailed(Exception):

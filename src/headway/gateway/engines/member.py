@@ -62,7 +62,7 @@ class BackendSpec(Struct, frozen=True):
         Doc("static score of its free memory, for policies", default="from `gpu`; 1 if it is unknown"),
     ] = None
     name: Annotated[str, INTERNAL] = ""
-    short_form: ClassVar[Any] = str  # the URL
+    short_form: ClassVar[Any] = str  # a string alone sets `url`
 
     @classmethod
     def read(cls, name: str, data: Any, where: str) -> BackendSpec:

@@ -92,7 +92,7 @@ class Handing:
         assert prefill is not None
         self.prefill: Backend = prefill
         self.decode: Backend = exchange.backend
-        self.body, self.incoming = exchange.body, exchange.incoming  # `drop` restores these values of the exchange
+        self.body, self.incoming = exchange.body, exchange.incoming  # original values, which `drop` restores
         self.fields = read_fields(self.body)
         self.mark = MARK + self.prefill.name.encode()
         self.leg: Leg | None = None
@@ -249,7 +249,7 @@ class SglangHanding(Handing):
 
     def __init__(self, handover: Handover, exchange: Exchange) -> None:
         super().__init__(handover, exchange)
-        # Arguments of `on_head` for the decode engine's answer, while its body has not begun; otherwise None.
+        # Head of the decode engine's answer, as arguments of `on_head`. None before the head and after the body begins.
         self.held: tuple[Upstream, int, Fields] | None = None
         self.until_close = self.complete = False
 
@@ -263,7 +263,7 @@ class SglangHanding(Handing):
         self.go_on(body)
 
     def drop(self) -> None:
-        if self.complete:  # the answer is complete, so let the request to the prefill engine end by itself
+        if self.complete:  # the client has its answer; do not cancel the prefill, which ends without help
             self.leg = None
         super().drop()
 
@@ -274,7 +274,7 @@ class SglangHanding(Handing):
         self.handover.fallbacks["prefill failed"] += 1
         self.exchange.prompt_lost(f"{self.prefill.name}: {leg.why}")
 
-    # --- the decode engine's answer: its head is held until the body begins, because the prefill may still fail ------
+    # --- the decode engine's answer: the head is held until the body begins, because the prefill may still fail ------
 
     def on_head(self, upstream: Upstream, status: int, fields: Fields) -> None:
         self.until_close = not is_framed(fields)

@@ -35,7 +35,7 @@ class Store:
         self._clock = clock
         self._ram: OrderedDict[bytes, Buffer] = OrderedDict()
         self._held: dict[bytes, tuple[Buffer, float]] = {}
-        self._ends: list[tuple[float, bytes]] = []  # heap of (end time, key) of holds, including those that ended early
+        self._ends: list[tuple[float, bytes]] = []  # heap of (end time, key); some keys are no longer held
         self.puts = self.refused = self.hits_ram = self.hits_disk = self.misses = self.dropped = self.holds_expired = 0
 
     def put(self, key: bytes, data: Buffer, ttl_s: float | None = None) -> bool:
@@ -171,7 +171,7 @@ class Store:
             self.held_used -= cost(data)
             self.holds_expired += 1
             self._ram[key] = data
-            self._ram.move_to_end(key, last=False)  # no client read the block in time, so evict it first
+            self._ram.move_to_end(key, last=False)  # no client read the block in time, so it will be evicted first
 
     def _make_room(self, size: int) -> None:
         while self.ram_used + size > self.ram_limit:

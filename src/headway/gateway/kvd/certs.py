@@ -126,7 +126,7 @@ def _authority_of(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePriva
     except (OSError, ValueError) as error:
         raise HeadwayError(f"{folder}: cannot load the authority from ca.pem and ca.key ({error}).") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise HeadwayError(f"{folder / 'ca.key'}: expected an elliptic-curve key, as this command creates.")
+        raise HeadwayError(f"{folder / 'ca.key'}: expected an elliptic-curve key, such as `headway kvd certs` creates.")
     return certificate, key
 
 

@@ -20,7 +20,7 @@ from headway.gateway.kvd.channel import UNREACHABLE, Channel, Closed, Dialler, K
 from headway.gateway.kvd.quic_link import Link
 from headway.gateway.kvd.transports import host_and_port
 
-DATAGRAMS: Final = range(1200, 16_001)  # sizes in bytes: every network carries 1,200, and aioquic allows up to 16,000
+DATAGRAMS: Final = range(1200, 16_001)  # sizes in bytes: every network carries 1,200; aioquic allows at most 16,000
 SOCKET_BUFFER: Final = 4 << 20
 
 

@@ -221,7 +221,7 @@ class Link(QuicConnectionProtocol):
             return None
         verified = self.connected.done() and self.ended is None
         if self._accept is None or not verified or stream_id % 4 or len(self._channels) >= quic_windows.MOST_STREAMS:
-            self.close(ENDED, "this stream may not be opened")
+            self.close(ENDED, "the peer may not open this stream")
             return None
         channel = self._channels[stream_id] = QuicChannel(self, stream_id)
         self._accept(channel)

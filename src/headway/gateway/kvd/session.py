@@ -13,9 +13,9 @@ from headway.gateway.kvd.channel import FAILED, REFUSED, WRONG, Buffer, Channel,
 if TYPE_CHECKING:
     from headway.gateway.kvd.daemon import Daemon
 
-FREE: Final = 65_536  # requests and replies up to this size, in bytes, do not use the budget
+FREE: Final = 65_536  # requests and replies up to this size, in bytes, need no memory from the budget
 ANSWER: Final = 16 << 20  # maximum total size of the blocks, in bytes, in a reply with more than one block
-PATIENCE: Final = 4  # maximum number of frames to read and drop, so that a refused peer can read the reason
+PATIENCE: Final = 4  # after a refusal: maximum size to read and drop, in frames, so that the peer can read the reason
 LEAST: Final = 65_536  # minimum number of bytes that a peer must send or receive within `stall_s`
 _LOG: Final = logging.getLogger("headway.kvd")
 
@@ -144,7 +144,7 @@ class Session:
             for at, data in zip(waiting, await asyncio.gather(*(store.get(keys[at]) for at in waiting)), strict=True):
                 blocks[at] = data
             self._turn(busy=True)
-            # Blocks on disk may exceed this limit, because an earlier daemon may have had a higher limit.
+            # A block on disk may exceed this limit: an earlier daemon with a higher limit may have written it.
             longest = self._daemon.limits.frame
             blocks = [None if data is None or len(data) > longest else data for data in blocks]
             sizes = [0 if data is None else len(data) for data in blocks]

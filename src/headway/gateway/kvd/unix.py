@@ -132,7 +132,7 @@ class UnixListener:
     async def close(self) -> None:
         self._server.close()
         try:
-            if self._path.stat().st_ino == self._inode:  # do not remove the socket of a daemon that started later
+            if self._path.stat().st_ino == self._inode:  # otherwise the socket belongs to a daemon that started later
                 self._path.unlink()
         except FileNotFoundError:
             return

@@ -22,7 +22,7 @@ from headway.errors import HeadwayError
 SAMPLE_S: Final = 1.0
 NAMES: Final = ("busy", "watts")
 WINDOW_S: Final = 5.0  # readings are averaged over this time; gateways average watts over a longer time
-OLD_S: Final = 60.0  # a file that was last written longer ago than this is an error
+OLD_S: Final = 60.0  # if the file was last written longer ago than this, reading the values fails
 COMMAND_S: Final = 5.0  # time limit of a command
 log = logging.getLogger("headway.agent")
 

@@ -84,7 +84,7 @@ class _Reply(Struct):
     """Any answer of etcd. Each type of answer has some of these fields, and etcd omits empty fields."""
 
     header: dict[str, Any] | None = None
-    result: _Reply | None = None  # the answer itself; only streamed answers wrap it in this field
+    result: _Reply | None = None  # only in streamed answers: the answer itself, which etcd wraps in this field
     error: Any = None
     token: str = ""
     kvs: list[Item] = []
@@ -330,7 +330,7 @@ def _read_changes(line: bytes, revision: int) -> Changes | None:
         raise HistoryLost(f"etcd: revision {revision} was compacted.")
     if news.canceled:
         raise EtcdError(f"etcd: the watch was canceled ({news.cancel_reason}).")
-    if news.created and news.revision < revision - 1:  # otherwise the watch would wait for this revision
+    if news.created and news.revision < revision - 1:  # without this error, the watch would wait silently
         raise HistoryLost(f"etcd: this server never reached revision {revision - 1}.")
     return Changes(news.revision, news.events) if news.events else None
 

@@ -56,7 +56,7 @@ class EtcdSettings(Struct, frozen=True):
         texts = [text.strip() for text in self.endpoints if text.strip()]
         endpoints = tuple(_endpoint(text, secure, f"{where}.endpoints") for text in texts)
         if not endpoints:
-            raise HeadwayError(f"{where}.endpoints: give at least one, as in http://10.0.0.5:2379.")
+            raise HeadwayError(f"{where}.endpoints: give at least one address, as in http://10.0.0.5:2379.")
         if not self.prefix.startswith("/") or not self.prefix.strip("/"):
             raise HeadwayError(f"{where}.prefix: expected a prefix such as {PREFIX}, got {shown(self.prefix)}.")
         if (self.user is None) != (self.password_env is None):

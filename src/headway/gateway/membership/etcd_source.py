@@ -65,10 +65,10 @@ class EtcdSource:
         self.gateway = settings.gateway or f"{socket.gethostname()}:{port}"
         self.nodes: dict[str, Node] = {}  # valid nodes in etcd, by name
         self.offered: dict[str, BackendSpec] = {}  # specifications of the nodes that the fleet has accepted, by name
-        self.cordons: dict[str, bytes] = {}  # values of etcd's cordon keys, by node; the admin API may set more cordons
+        self.cordons: dict[str, bytes] = {}  # node -> value of its cordon key in etcd, without cordons of the admin API
         self._revisions: dict[str, int] = {}  # revision of the last change of each node
-        self._read: dict[str, tuple[dict[str, Any], BackendSpec]] = {}  # last document and specification of each node
-        self._news: dict[str, float] = {}  # age of the new signals in seconds, by node
+        self._read: dict[str, tuple[dict[str, Any], BackendSpec]] = {}  # node -> last document, and its specification
+        self._news: dict[str, float] = {}  # node -> age of its new signals in seconds
         self._late: dict[str, None] = {}  # names of the nodes that have not registered again since etcd lost its data
         self._refusals: dict[str, str] = {}  # last logged reason for refusing each node
         self._policy = 0  # revision of the policies in etcd that the gateway last tried to apply
@@ -153,10 +153,10 @@ class EtcdSource:
             try:
                 self._mark = await self.etcd.create(key, uuid.uuid4().hex.encode())
             except EtcdError as error:
-                log.warning("%s Without its mark, the gateway detects lost data only by a lower revision.", error)
+                log.warning("%s Without a mark in etcd, only a lower revision shows that etcd lost data.", error)
         lost = knew and (snapshot.revision < self.revision or (before is not None and before != self._mark))
         if lost:
-            log.warning("etcd: its data is lost; engines have %g s to register again", self.grace_s)
+            log.warning("etcd has lost its data; engines have %g s to register again", self.grace_s)
         return lost
 
     def _apply(self, news: Changes) -> None:
@@ -183,7 +183,7 @@ class EtcdSource:
         if policy is None:
             return
         if policy.value is None:
-            log.info("etcd: the policies were deleted there; the policies in force stay")
+            log.info("etcd: the policies were deleted; the gateway keeps the policies in force")
         else:
             self._swap(policy.value, policy.item.revision)
 
@@ -295,7 +295,7 @@ class EtcdSource:
         try:
             self.switch.swap(read_policy(value, f"{self.settings.prefix}/routing/policy"), SOURCE)
         except HeadwayError as error:
-            log.warning("etcd: refused the policies of revision %d, the old ones stay: %s", revision, error)
+            log.warning("etcd: refused the policies of revision %d; the old policies stay: %s", revision, error)
             self._answer({"revision": revision, "accepted": False, "error": str(error)})
         else:
             log.info("etcd: the policies of revision %d are in force", revision)

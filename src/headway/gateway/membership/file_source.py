@@ -54,7 +54,7 @@ class FileSource:
             try:
                 self.look()
             except Exception:  # a bug must not end the watch
-                log.exception("%s: the gateway could not apply its changes", self.path)
+                log.exception("%s: the gateway could not apply the changes in this file", self.path)
 
     def look(self) -> None:
         before, self._latest = self._latest, self._look()

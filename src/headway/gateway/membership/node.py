@@ -74,7 +74,7 @@ def check_size(document: bytes, where: str) -> None:
 def check_id(name: str, where: str) -> str:
     if not ID.fullmatch(name):
         raise HeadwayError(
-            f"{where}: a node's name is at most 128 letters, digits and characters of ._:- , got {shown(name)}."
+            f"{where}: a node's name has up to 128 characters: letters, digits and any of ._:- ; got {shown(name)}."
         )
     return name
 

@@ -41,7 +41,7 @@ class Agent:
         self.node = node  # the node as of the last heartbeat
         self._asks_models = not node.models
         self._up = False  # whether the engine was ready at the last heartbeat
-        self._down = ""  # why the agent cannot write to etcd; empty if it can
+        self._down = ""  # reason why the agent cannot write to etcd; empty if writing works
         self._rival = ""  # id of another agent that writes the same node; empty if there is none
         self._ending = False
 

@@ -25,7 +25,7 @@ from headway.policies.policy_schema import policy_form
 from headway.types import Json, Request
 
 CANARY: Final = "canary"  # a key of `policies`, in addition to the stages
-# How much worse a canary may be by default, by metric: a relative difference for times, an absolute one for fractions.
+# Metric -> how much worse a canary may be by default: a relative difference for TTFT, an absolute one for fractions.
 WORSE_BY: Final = {"ttft_p90": 0.2, "error_rate": 0.05, "slo": 0.05}
 MIN_REQUESTS: Final = 50
 By = Literal["session", "tenant", "request"]
@@ -106,7 +106,7 @@ class Choice:
 
     def __init__(self, share: float, by: By) -> None:
         self.below, self.by = int(share * 2**64), by
-        self._last = (-1, False)  # last request id and result, because admission and routing ask about the same request
+        self._last = (-1, False)  # last request id and its result: admission and routing ask about the same request
 
     def __call__(self, request: Request) -> bool:
         if request.id != self._last[0]:

@@ -18,7 +18,7 @@ from headway.types import PS_PER_SECOND, Json
 SIDES: Final = ("live", "canary")
 WINDOW_S: Final = 60  # number of seconds that the verdict covers
 Z: Final = 3.0  # half-width of the confidence intervals in standard errors; large, because the test is repeated
-LEAST: Final = 5  # minimum number of requests of each side in a pair
+LEAST: Final = 5  # a pair closes when each side has at least this many requests
 MOST_PAIRS: Final = 500
 SHARE: Final = 0.9  # quantile of TTFT to compare
 
@@ -66,7 +66,7 @@ class Trial:
     def __init__(self, slo_ps: int | None) -> None:
         self.slo_ps = slo_ps
         self.total = {side: SideTally() for side in SIDES}
-        # Differences of mean TTFT and of error rate. If a side has no first token, the difference of TTFT is None.
+        # For each pair: difference of mean TTFT (None if a side has no first token), and difference of error rate.
         self.pairs: deque[tuple[float | None, float]] = deque(maxlen=MOST_PAIRS)
         self._seconds: deque[tuple[int, dict[str, SideTally]]] = deque(maxlen=WINDOW_S)
         self._pair = {side: SideTally() for side in SIDES}

@@ -34,7 +34,7 @@ from headway.types import PS_PER_SECOND, Belief, Path
 TTL_PS: Final = 120 * PS_PER_SECOND
 # This time counts from dispatch, not from the first token, because an engine may compute and report blocks late.
 SPECULATIVE_PS: Final = 30 * PS_PER_SECOND
-MOST_UNCONFIRMED: Final = 131_072  # maximum number of unreported keys of an instance; the oldest keys are dropped
+MOST_UNCONFIRMED: Final = 131_072  # maximum of `Publisher.unconfirmed`; above it, the oldest prompts are dropped
 SLICE: Final = 4096  # maximum number of block runs that expire in one call
 
 
@@ -46,10 +46,10 @@ class Dates:
     __slots__ = ("ends", "rest_ps")
 
     def __init__(self) -> None:
-        # Send time of each prompt, by the key of its last block, oldest first.
+        # Key of a prompt's last block -> time at which the prompt was sent; oldest first.
         # If a later prompt contains an earlier prompt, only the later prompt has an entry.
         self.ends: OrderedDict[int, int] = OrderedDict()
-        # Send time of the prompt whose last block was evicted most recently. Its other blocks may remain.
+        # Send time of the prompt whose last block was evicted most recently. Other blocks of this prompt may remain.
         self.rest_ps = 0
 
     def record_sent(self, now_ps: int, path: Path, end: int) -> None:
@@ -71,7 +71,7 @@ class Sent(NamedTuple):
 
     at_ps: int
     path: Path
-    watched: tuple[int, ...]  # the prompt's keys that were unreported when it was sent, and the key before them
+    watched: tuple[int, ...]  # keys of the prompt that were unreported when it was sent, and the key before these
 
 
 class Publisher(Struct, eq=False):
@@ -80,8 +80,8 @@ class Publisher(Struct, eq=False):
     trust: str
     blocks: dict[int, tuple[int, int, int]] = {}  # key of a reported block -> parent's key, first token, end
     pending: deque[Sent] = field(default_factory=deque)
-    watched: dict[int, int] = {}  # key -> number of pending prompts whose `watched` contains it
-    unconfirmed: int = 0  # total number of keys in `watched` of all pending prompts
+    watched: dict[int, int] = {}  # key -> number of pending prompts that have the key in their `watched`
+    unconfirmed: int = 0  # sum, over all pending prompts, of the number of keys in their `watched`
 
 
 class Beliefs:
@@ -98,7 +98,7 @@ class Beliefs:
         self.ttl_ps, self.speculative_ps = ttl_ps, speculative_ps
         self.publishers: list[Publisher | None] = [None] * instances
         self.indexes: list[PrefixIndex] = []
-        self._dates: list[list[Dates]] = []  # send times, by position in `indexes` and by instance
+        self._dates: list[list[Dates]] = []  # for each index in `indexes` and each instance: its send times
         self.bind(indexes)
 
     def bind(self, indexes: Sequence[PrefixIndex]) -> None:

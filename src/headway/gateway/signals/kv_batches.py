@@ -86,7 +86,7 @@ class Counts(Struct):
     events: int = 0
     unknown: int = 0  # number of events of unknown types
     malformed: int = 0  # number of invalid batches and events
-    late: int = 0  # number of publishers whose first batches were missed
+    late: int = 0  # number of publishers of which the gateway missed the first batches
     gaps: int = 0  # number of gaps in the sequence of batch numbers
     replayed: int = 0  # number of batches received in replays
     restarts: int = 0
@@ -95,7 +95,7 @@ class Counts(Struct):
     elsewhere: int = 0  # number of events about memory other than the GPU's
     adapters: int = 0  # number of blocks of adapters without a name
     salted: int = 0  # number of blocks whose content depends on more than their tokens
-    groups: int = 0  # number of events about groups of layers that the ledger does not follow
+    groups: int = 0  # number of events that are ignored, because the ledger does not follow their group of layers
     conflicts: int = 0  # number of blocks that have the same name as another block
     overflow: int = 0  # number of blocks above the limit per engine, which are ignored
 

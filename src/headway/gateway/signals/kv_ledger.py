@@ -24,7 +24,8 @@ from headway.gateway.signals.kv_batches import Cleared, Counts, Event, Hash, Rem
 if TYPE_CHECKING:
     from headway.gateway.prompt_tokens import Hasher
 
-Run = tuple[int, int, int, int]  # an own block: parent's key (or the root), key, first token, end token (exclusive)
+# One own block: the parent's key (or the root), the block's key, index of the first token, index after the last token.
+Run = tuple[int, int, int, int]
 GUESSED, PARTIAL, EXACT = "guessed", "partial", "exact"  # how well an engine's cache is known
 
 
@@ -44,10 +45,10 @@ class Block:
     name: Hash
     parent: Block | None
     base: int  # key of the own block that precedes this block's first own block, or the root
-    start: int  # index of the first token of its first own block
-    keys: tuple[int, ...] = ()  # keys of its own blocks
-    rest: Sequence[int] = ()  # tokens after its last own block, which do not fill an own block
-    refs: int = 0  # number of copies that the engine has stored
+    start: int  # index of the first token of this block's first own block
+    keys: tuple[int, ...] = ()  # keys of the own blocks that end in this block
+    rest: Sequence[int] = ()  # tokens after the last own block, too few for another own block
+    refs: int = 0  # number of copies of this block that the engine has stored
     attached: bool = False
     child: Block | None = None  # last child of this block
     before: Block | None = None  # previous sibling of this block; `after` is the next sibling
@@ -80,7 +81,7 @@ class Ledger:
         self.chain, self.root, self.block_tokens = hasher.chain, hasher.root, hasher.block_tokens
         self.counts = Counts() if counts is None else counts
         self.blocks: dict[Hash, Block] = {}
-        self.claims: dict[int, int] = {}  # key of an own block -> number of attached engine blocks that have it
+        self.claims: dict[int, int] = {}  # key of an own block -> number of attached engine blocks whose `keys` has it
         self.group: int | None = None  # the group of layers that the ledger follows; None: no group seen yet
         self.grouped = False
 

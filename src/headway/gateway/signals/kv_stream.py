@@ -24,7 +24,7 @@ RANKS: Final = 256  # maximum number of publishers (ranks) of an engine
 PART: Final = 32  # maximum number of blocks applied in one step
 HELD_BACK: Final = 4096  # maximum number of batches that wait for a replay
 HELD_BACK_BYTES: Final = 64 * 1024 * 1024
-# (new trust, events): set the trust, unless it is empty, and then apply the events.
+# (trust, events): if `trust` is not empty, forget all blocks and set the new trust. Then apply the events.
 Todo = tuple[str, Iterator[Raw]]
 
 
@@ -34,7 +34,7 @@ class _Rank:
 
     next: int = 0  # number of the next batch to apply
     last: int = -1  # number of the last published batch
-    waiting: deque[tuple[int, Batch | None]] | None = None  # batches that wait for a replay; None without a replay
+    waiting: deque[tuple[int, Batch | None]] | None = None  # batches that wait for a replay; None: no replay runs
     bytes: int = 0
 
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from headway.gateway.live_clock import Clock
     from headway.gateway.plane import Plane
 
-LATE_S: Final = 0.002  # pause after a tick before polling, to allow for errors of timers and clocks
-Counts = tuple[int, int]  # numbers of requests that the gateway has sent to an engine, and that have left it
+LATE_S: Final = 0.002  # poll this long after a tick, because timers and clocks are not exact
+Counts = tuple[int, int]  # numbers of requests so far: those sent to an engine, and those that have left the engine
 log = logging.getLogger("headway.gateway")
 
 
@@ -60,7 +60,7 @@ class SignalSettings(Struct, frozen=True):
             "flight",
             default=SETS[CURRENT].effective_load,
         ),
-    ] = None  # as the defaults of the gateway's file say
+    ] = None  # None: use the value of the gateway's set of defaults
     on: Annotated[bool, INTERNAL] = True
     short_form: ClassVar[Any] = bool  # YAML reads `off` as false
 

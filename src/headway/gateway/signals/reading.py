@@ -72,7 +72,8 @@ class Reading:
         self.figures: dict[str, Figure] = {}
         self.watts, self.hits = Mean(WATTS_WINDOW), Hits(HITS_WINDOW)
         self.reporting = False  # whether the plane uses the engine's load signals
-        self.neutral_at = 0  # time at which the plane last got the means of other engines for missing signals, in ps
+        # Time in ps at which the plane last got the means of the other engines, in place of missing signals.
+        self.neutral_at = 0
 
     def take(self, signals: Mapping[str, Any], at: int, lasts: int, polled: bool) -> None:
         """Store signals. An agent's signals do not replace fresh signals that this gateway polled. Watts are averaged

@@ -68,7 +68,7 @@ TRTLLM: Final = {
     "kv_cache_tokens_per_block": Name("block_tokens"),
     "kv_cache_hit_rate": Name("hit_rate"),
 }
-TRITON: Final = {  # one series has several signals, which a label distinguishes
+TRITON: Final = {  # each series reports several signals; a label says which signal a line reports
     "nv_trt_llm_request_metrics": [
         Name("queued", ("request_type", "waiting")),
         Name("running", ("request_type", "scheduled")),
@@ -79,7 +79,7 @@ TRITON: Final = {  # one series has several signals, which a label distinguishes
         Name("block_tokens", ("kv_cache_block_type", "tokens_per")),
     ],
 }
-DEVICE: Final = {  # used for every engine, because its page may include the series of a GPU exporter
+DEVICE: Final = {  # used for every engine, because an engine's page may include the series of a GPU exporter
     "DCGM_FI_DEV_POWER_USAGE": Name("watts"),
     "DCGM_FI_PROF_SM_ACTIVE": Name("busy"),
     "DCGM_FI_DEV_GPU_UTIL": Name("busy", scale=0.01),
@@ -111,7 +111,7 @@ TABLES["auto"] = {name: meanings for table in list(TABLES.values()) for name, me
 for _table in TABLES.values():
     _table.update({name: [meaning] for name, meaning in DEVICE.items()})
 
-Sums = dict[str, dict[tuple[tuple[str, str], ...], float]]  # signal -> labels of its source -> value
+Sums = dict[str, dict[tuple[tuple[str, str], ...], float]]  # signal -> labels of the engine that reports it -> value
 
 
 def parse(text: str, engine: str = "auto", watts: str | None = None) -> dict[str, Any]:
