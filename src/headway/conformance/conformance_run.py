@@ -58,8 +58,8 @@ def conformance(
     say: Callable[[str], None] = lambda _: None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Check the router at `url`, or the router that the command `start` starts. Without both, check Headway's own
-    gateway. The command may contain {engines}, {port}, {metrics_port}, {config} and {python}."""
+    """Check the router at `url`, or the router that the command `start` starts. If neither is given, check Headway's
+    own gateway. The command may contain {engines}, {port}, {metrics_port}, {config} and {python}."""
     if metrics is not None:
         Address(metrics, "--metrics")  # raises if the URL is invalid, before any process is started
     if url is not None:

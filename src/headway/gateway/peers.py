@@ -1,7 +1,7 @@
 """Peers: several gateways in front of the same engines, or several processes of one gateway.
 
 Each peer decides alone. At intervals, a peer tells the other peers its counts of requests in flight, and which prompts
-it sent to which engines. In a simulation, `cluster.routers` with `sync` models this exchange. On each connection, only
+it sent to which engines. In a scenario, `routers` with `sync_interval` models this exchange. On each connection, only
 the side that opened the connection sends messages. The sender proves with an HMAC of a nonce that it knows the shared
 key.
 """

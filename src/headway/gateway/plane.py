@@ -190,7 +190,7 @@ class Plane:
 
     def report(self, now_ps: int, place: int, signals: Mapping[str, Any], finished: int = 0) -> None:
         """Update the signals that an engine reports. `finished` is the number of requests that have ended since the
-        time of the values, if the gateway knows this time."""
+        engine read these values; 0 if that time is unknown."""
         self._write(now_ps, "report", place, dict(signals), finished)
         self.places.report(now_ps, place, signals, finished)
         if "kv_blocks" in signals:

@@ -1,8 +1,8 @@
 """Prompts as chains of block keys. The keys are computed from the prompt's bytes or from the engine's tokens.
 
-A key is a 64-bit hash of the block, of all blocks before it and of the model. With a tokenizer, blocks have the size of
-the engine's blocks, so the engine's KV events give the same keys. Without a tokenizer, the keys differ from those of KV
-events, so `exact` is false.
+A key is a 64-bit hash of the block, of all blocks before it and of the model. With a tokenizer, keys are computed from
+the engine's tokens, so a prompt and the engine's KV events have the same keys, and `exact` is true. Without a
+tokenizer, keys are computed from bytes, and `exact` is false.
 
 Tokenizing takes about half a second per megabyte, so a thread tokenizes long prompts. Hashing the bytes of 400 kB takes
 less time than the switch to a thread.

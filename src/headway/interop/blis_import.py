@@ -1,7 +1,7 @@
 """Read a workload specification of BLIS (version 2) as the workload of a scenario.
 
-A client of BLIS becomes a tenant. A feature without an equivalent raises an error if it changes the requests, and adds
-a note if it does not. The same seed gives different random draws in the two projects.
+A client of BLIS becomes a tenant. If Headway lacks a feature of the specification, the import raises an error if the
+feature changes the requests, and otherwise adds a note. The same seed gives different random draws in the two projects.
 """
 
 from fractions import Fraction

@@ -1,6 +1,7 @@
 """Read a policy bundle of BLIS (`--policy-config`) as the policies of a scenario.
 
-A feature without an equivalent raises an error if decisions depend on it, and adds a note if they do not.
+If Headway lacks a feature of the bundle, the import raises an error if decisions depend on the feature, and otherwise
+adds a note.
 """
 
 from pathlib import Path

@@ -91,7 +91,7 @@ def _load(stages: list[Stage], notes: list[str]) -> Json:
 def _conversations(stages: list[Stage], users: SharedPrefix, where: str) -> Json:
     """Return the keys of a closed loop: each user sends a question, waits for the answer, pauses, and starts anew.
 
-    The turns of inference-perf do not repeat earlier turns, so they are independent requests.
+    In inference-perf, the prompt of a turn does not contain earlier turns, so turns are independent requests.
     """
     if len(stages) > 1:
         raise HeadwayError(f"{where}.shared_prefix.enable_multi_turn_chat: is supported only with a single stage.")

@@ -89,8 +89,8 @@ class Pick(Exchange):
 
 
 class Stream:
-    """A gateway's call, which reports one HTTP request. `hear` returns a list of messages as the reply to each message.
-    If `over` is set, no more replies follow."""
+    """A gateway's call, which reports one HTTP request. `hear` takes one message and returns the messages to reply
+    with. If `over` is set, no more replies follow."""
 
     paused = False  # part of a client connection's interface; always False, because the gateway handles slow clients
 

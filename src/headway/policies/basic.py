@@ -66,10 +66,12 @@ class LeastLoaded:
 class AlwaysBusiest:
     """Sends each request to the instance with the most requests in flight: a pathological control.
 
-    Ties: lowest index, so one instance gets every request. A metric that does not rank it worst does not show balance.
+    Ties: lowest index, so one instance gets every request. A metric that does not rank this policy worst does not
+    measure balance.
 
-    Limits: it is meant to be the worst. All requests queue on one instance, in a healthy cluster, under overload, with
-    the same prompt, while an instance is slow, unreachable or draining, with one instance left, and on real traces.
+    Limits: this policy is meant to be the worst. All requests queue on one instance, always: in a healthy cluster,
+    under overload, if all requests have the same prompt, while an instance is slow, unreachable or draining, with one
+    instance left, and on real traces.
     """
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
@@ -82,9 +84,9 @@ class AlwaysBusiest:
 class PrefixAffinity(Believer):
     """Sends a prompt to an instance believed to hold all of its full blocks, and otherwise to the least loaded one.
 
-    A match that lacks one block counts as none, and a prompt shorter than one block never matches. Among several full
-    matches the least loaded wins; load is the exact count of requests in flight. Ties: lowest index. The match is the
-    router's belief from its own routing, an LRU of `lru_blocks` blocks for each instance.
+    If an instance lacks one block of the prompt, it does not match. A prompt shorter than one block never matches. If
+    several instances match, the least loaded one gets the request; load is the exact count of requests in flight. Ties:
+    lowest index. The router believes that an instance holds the `lru_blocks` blocks that it sent there most recently.
     """
 
     block_tokens: BlockTokens = BLOCK_TOKENS
@@ -110,8 +112,8 @@ class PrefixAffinity(Believer):
 class LeastKv:
     """Sends each request to the instance with the lowest KV-cache utilisation.
 
-    Utilisation is blocks held by requests ÷ all blocks, as last reported. Cached blocks that no request holds count as
-    free. Ties: lowest index.
+    Utilisation is the number of blocks that requests hold ÷ the number of all blocks, as last reported. Cached blocks
+    that no request holds count as free. Ties: lowest index.
 
     Limits: between two reports every request goes to the same instance, which delays the many short requests of some
     traces. Queued requests hold no blocks, so the queue of a slow instance is invisible. Use `least-loaded`.

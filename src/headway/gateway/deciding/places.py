@@ -84,7 +84,8 @@ class Places:
     # --- load --------------------------------------------------------------------------------------------------------
 
     def report(self, now_ps: int, place: int, signals: Mapping[str, Any], finished: int = 0) -> None:
-        """Show a report. `finished` is the number of requests that the report counts and that have ended since."""
+        """Copy an engine's report to its view. `finished` is the number of requests that the report counts, but that
+        have ended since."""
         view = self.views[place]
         for name in REPORTED_LIVE:
             if name in signals:

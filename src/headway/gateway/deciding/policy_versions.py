@@ -1,4 +1,4 @@
-"""The versions of a gateway's policies: swaps, canaries, and the fallback after failures."""
+"""The versions of a gateway's policies: replaces policies, starts and ends canaries, and falls back after failures."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -80,7 +80,8 @@ class BackendSpec(Struct, frozen=True):
         return replace(self, models=tuple(dict.fromkeys(self.models)))
 
     def score_capacity(self, where: str = "backends") -> float:
-        """Return the score of its memory: as given, or derived from TP, dtype and memory by the simulator's formula."""
+        """Return the score of the engine's memory: `capacity` if it is set, 1 if `gpu` is unknown, otherwise the result
+        of the simulator's formula."""
         if self.capacity is not None or self.gpu is None:
             return 1.0 if self.capacity is None else self.capacity
         name = self.weights or (self.models[0] if self.models else "")

@@ -110,7 +110,8 @@ class Handing:
             self.start()
 
     def obstacle(self) -> str:
-        """Return why one engine must serve the whole request. If two engines can serve it, return an empty string."""
+        """Return the reason why one engine must serve the whole request; an empty string if two engines can serve
+        it."""
         return "nothing to generate" if self.exchange.request.kind == "embedding" else ""
 
     def start(self) -> None:

@@ -1,4 +1,5 @@
-"""Mutual TLS for QUIC. aioquic's server can request a client's certificate but does not verify it, so this module does.
+"""Mutual TLS for QUIC. aioquic's server can request a client's certificate, but does not verify the certificate. This
+module verifies it.
 
 This module uses private names of aioquic. If aioquic changes them, no certificate counts as verified and the daemon
 refuses every connection.

@@ -1,5 +1,5 @@
-"""QUIC flow control that depends on the bytes that the daemon has read. aioquic lets a peer send more as soon as bytes
-arrive, so a fast sender could fill the daemon's memory. Here a peer is at most one window ahead of the reader."""
+"""QUIC flow control by the bytes that the daemon has read. aioquic lets a peer send more as soon as bytes arrive, so a
+fast sender could fill the daemon's memory. Here a peer is at most one window ahead of the reader."""
 
 from typing import Any, Final
 

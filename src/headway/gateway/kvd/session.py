@@ -195,7 +195,7 @@ class Session:
 
     async def _take(self, size: int) -> int:
         """Reserve memory for a request, both in the peer's budget and in the daemon's. Return the number of reserved
-        bytes: 0 for a small request, otherwise `size` or, if that is less, the peer's limit."""
+        bytes: 0 for a small request, otherwise `size`, but at most the peer's limit."""
         if size <= FREE:
             return 0
         self._waits = True

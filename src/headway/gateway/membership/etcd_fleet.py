@@ -79,7 +79,8 @@ class EtcdFleet:
         }
 
     async def push(self, policies: Json, wait_s: float) -> Json:
-        """Write policies to etcd, and wait for the answers of the known gateways. Return the state as `policy` does."""
+        """Write policies to etcd, and wait until the known gateways have accepted or refused them. Return the state as
+        `policy` does."""
         document = msgspec.json.encode(policies)
         check_size(document, "policies")
         revision, _ = await self.etcd.put(f"{self.prefix}/routing/policy", document)

@@ -75,7 +75,7 @@ class CanaryKeys(Struct):
 
 
 def read_canary(data: Any, where: str, read_policies: Callable[[Any, str], Json]) -> Json:
-    """Read a `canary:` section into plain values. Reading these values again returns the same values."""
+    """Read a `canary:` section into plain values. The function also accepts its own result."""
     keys = read(CanaryKeys, data, where)
     slo = None if keys.slo is None else read(SloKeys, keys.slo, f"{where}.slo")
     if slo is not None:

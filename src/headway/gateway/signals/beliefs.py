@@ -7,17 +7,17 @@ method depends only on its arguments and on earlier calls, so a journal of the c
               must report it. Reported blocks are believed cached until the instance reports their removal.
     partial   The instance publishes, but earlier events are unknown. A sent prompt is believed cached for `ttl`.
 
-This is so with the belief `both`. With `routed`, all events are ignored, so that every cache is guessed. With `stored`,
-sent prompts are not believed cached, so that only reported blocks are.
+These rules apply to the belief `both`. With `routed`, all events are ignored, so that every cache is guessed. With
+`stored`, only reported blocks are believed cached.
 
 An index stores each block after its parent and removes it before its parent, so that lookups are quick. Whenever a
 prompt is sent, the caller first records it in the indexes (`PrefixIndex.touch`, which makes its blocks the most
-recently used) and then calls `Beliefs.touch`. The send times in this module are therefore in the indexes' order of
-eviction.
+recently used) and then calls `Beliefs.touch`. Therefore the order of the send times in this module is the order in
+which the indexes evict.
 
-Reported blocks have the gateway's block size. If an index has another block size, each of its blocks has the key of the
-gateway's block that contains its last token, as in `Path.blocks`. An index stores a block only if it has all blocks
-before that block.
+Reported blocks have the gateway's block size. If an index has another block size, the key of an index block is the key
+of the gateway's block in which the index block ends, as in `Path.blocks`. An index stores a block only if it has all
+blocks before that block.
 """
 
 from bisect import bisect_left

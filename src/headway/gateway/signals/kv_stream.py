@@ -7,7 +7,8 @@ count as loss, because an idle engine publishes nothing.
     the engine clears its cache                            the cache is known again (exact)
 
 Blocks after an unknown block are skipped. If a batch number is not higher than the last number, the engine has
-restarted. A restart stays unnoticed if all new batches are lost until their numbers exceed the last number.
+restarted. If the gateway misses the new batches until their numbers exceed the last number, it does not notice the
+restart.
 """
 
 from collections import deque

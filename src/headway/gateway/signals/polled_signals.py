@@ -126,7 +126,8 @@ class EngineSignals:
         await asyncio.sleep(max(0.0, at - self.clock.seconds()))
 
     async def _poll(self, backend: Backend, path: str, due: float = 0.0, then: Counts | None = None) -> None:
-        """Poll a page and apply it at `due`. `then` has the counts at the tick."""
+        """Poll a page and apply it at the time `due`, or at once if `due` is 0. `then` has the gateway's counts at the
+        tick."""
         try:
             page = await self.poller.text(backend, path)
             if due:
@@ -146,8 +147,8 @@ class EngineSignals:
     # --- figures -----------------------------------------------------------------------------------------------------
 
     def take_page(self, backend: Backend, page: str, then: Counts | None = None) -> dict[str, Any]:
-        """Apply a metrics page. `then` has the gateway's counts when the engine took the values on the page. If it is
-        given, add the requests that were sent since then to the queue, and count those that have ended since then."""
+        """Apply a metrics page. `then` has the gateway's counts at the time of the page's values. With `then`, add the
+        requests sent since that time to the queue, and pass on the number of requests that have ended since."""
         now, reading = self.clock.now_ps(), self.readings.setdefault(backend, Reading())
         figures = parse(page, backend.spec.engine, self.settings.watts)
         signals = reading.signals_of(figures, backend.view, self.plane.block_tokens, now)
