@@ -107,8 +107,8 @@ def _running_router(command: str, router: Router, behind: Engines, port: int, me
             try:
                 if not wait_until_up(router, START_S, lambda: process.poll() is None):
                     output.seek(0)
-                    last = (output.read().strip().splitlines() or ["it wrote no output"])[-1]
-                    raise HeadwayError(f"--start: the router answers no request: {last[-300:]}")
+                    last = (output.read().strip().splitlines() or ["none"])[-1]
+                    raise HeadwayError(f"--start: the router answers no request. Its last output: {last[-300:]}")
                 yield
             finally:
                 _end(process)

@@ -106,7 +106,7 @@ def cancel(bench: Bench) -> tuple[str, str]:
         return any(how == "abandoned" for _, how in bench.engines.ended[ended:])
 
     if bench.engines.until(abandoned, 5.0):
-        return PASSED, f"the engine noticed it {time.monotonic() - begun:.1f} s after the request"
+        return PASSED, f"the engine noticed the cancel {time.monotonic() - begun:.1f} s after the start of the request"
     bench.engines.until(lambda: len(bench.engines.ended) > ended, 20.0)
     return FAILED, "the engine continued to generate after the client had left"
 

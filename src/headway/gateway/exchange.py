@@ -73,7 +73,7 @@ class Exchange:
     stream: InitVar[bool]
     key: Key | None = None
     body: bytes = b""  # request body for the engine
-    marks: list[bytes] = field(default_factory=list)  # additional header lines of the answer
+    marks: list[bytes] = field(default_factory=list)  # header lines that the gateway adds to the answer
     tally: AnswerTally = field(init=False)
     flight: Flight | None = None
     handing: Handing | None = None  # the handover, while another engine computes the prompt; otherwise None

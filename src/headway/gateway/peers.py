@@ -235,7 +235,7 @@ class Peers:
         name = await reader.readexactly(int.from_bytes(await reader.readexactly(2), "big"))
         proof = await reader.readexactly(32)
         if not hmac.compare_digest(proof, hmac.digest(self.settings.key, nonce + name, "sha256")):
-            log.warning("peers: rejected a connection that does not know the shared key")
+            log.warning("peers: rejected a connection whose sender does not know the shared key")
             return ""
         return name.decode("utf-8", "replace")
 

@@ -31,7 +31,8 @@ class Plane:
         self.views = self.places.views
         self.beliefs = Beliefs(settings.places, (), settings.ttl_ps, settings.speculative_ps, settings.belief)
         self.versions = PolicyVersions(settings, self.places, self.beliefs, journals)
-        self.on_sent: Callable[[int, Path], None] | None = None  # called with engine index and path of a sent prompt
+        # Called for each sent prompt, with the engine's index and the prompt's block keys.
+        self.on_sent: Callable[[int, Path], None] | None = None
 
     @property
     def control(self) -> ControlPlane:

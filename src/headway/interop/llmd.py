@@ -239,7 +239,7 @@ class _Reader:
         if profile is None:
             raise HeadwayError(f"{place}: there is no profile {shown(name)}. Known: {names}.")
         if several:
-            self.notes.append(f"only the profile {profile.name} is imported, of {names}.")
+            self.notes.append(f"only the profile {profile.name} is imported; the configuration has {names}.")
         place = f"{place}[{self.profiles.index(profile)}]"
         return [read(_Ref, ref, f"{place}.plugins[{at}]") for at, ref in enumerate(profile.plugins)], place
 
@@ -286,7 +286,7 @@ class _Reader:
             plugin, where = next(producers, (_Plugin(plugins.PRODUCER), self.where))
         if plugin.type == plugins.PRECISE:
             self.notes.append(
-                f"{plugins.PRECISE} uses the engines' KV events; set `belief: stored` of a gateway's `events`."
+                f"{plugins.PRECISE} uses the engines' KV events; set `events: {{belief: stored}}` in a gateway's file."
             )
             return {"lru_blocks": AUTO}
         return plugins.prefix_index(plugins.Parameters(plugin.parameters, where), self.notes)

@@ -39,7 +39,7 @@ class CanaryWatch:
         spec = self.plane.policies.get(CANARY)
         if why.startswith("halt: ") and self.spec is not None:
             self.stopped, self.stops = why.removeprefix("halt: "), self.stops + 1
-            log.warning("canary: stopped, the policies in force decide on all requests: %s", self.stopped)
+            log.warning("canary: stopped (%s); the policies in force decide on all requests", self.stopped)
         if spec == self.spec and why != "swap":
             return
         self._end()

@@ -42,7 +42,7 @@ class Stored(
     lora_id: int | None = None
     medium: str | None = None
     lora_name: str | None = None
-    extra_keys: list[Any] | None = None  # for each block: values other than its tokens on which its content depends
+    extra_keys: list[Any] | None = None  # for each block: what its content depends on in addition to its tokens
     group: int | None = None  # group of layers, in models with several types of attention
     kind: str | None = None
     window: int | None = None
