@@ -30,7 +30,7 @@ from headway.gateway.peers import PeerSettings
 from headway.http.event_loop import end_signal, run_loop
 
 DRAIN_S = 30.0
-PAUSE_S: Final = 1.0  # pause before a new process replaces one that has died
+PAUSE_S: Final = 1.0  # pause before a new process replaces a process that has died
 context = multiprocessing.get_context("spawn")
 log = logging.getLogger("headway.gateway")
 

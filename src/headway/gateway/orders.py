@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headway.gateway.shadow.shadows import Shadows
     from headway.gateway.waiting import Waiting
 
-LOGGED: Final = 20  # the first LOGGED failures of each arm are logged, and after them every thousandth
+LOGGED: Final = 20  # of each arm, the first LOGGED failures are logged, and then every thousandth failure
 log = logging.getLogger("headway.gateway")
 
 
@@ -76,7 +76,7 @@ class PolicySwitch:
 class Orders:
     def __init__(self, clock: Clock, plane: Plane, fleet: Fleet, shadows: Shadows, switch: PolicySwitch) -> None:
         self.clock, self.plane, self.fleet, self.shadows, self.switch = clock, plane, fleet, shadows, switch
-        self.pass_on: Callable[..., None] | None = None  # sends an order to the other processes; None: there are none
+        self.pass_on: Callable[..., None] | None = None  # sends an order to the other processes; None: no other process
 
     def give(self, *order: Any) -> None:
         """Carry out an order here and in the other processes."""

@@ -25,7 +25,7 @@ from headway.policies.policy_schema import policy_form
 from headway.types import Json, Request
 
 CANARY: Final = "canary"  # a key of `policies`, in addition to the stages
-# Metric -> how much worse a canary may be by default: a relative difference for TTFT, an absolute one for fractions.
+# Metric -> how much worse a canary may be by default: relative for TTFT, an absolute difference for fractions.
 WORSE_BY: Final = {"ttft_p90": 0.2, "error_rate": 0.05, "slo": 0.05}
 MIN_REQUESTS: Final = 50
 By = Literal["session", "tenant", "request"]
