@@ -11,7 +11,7 @@ import headway
 from headway.errors import HeadwayError
 from headway.results.decisions import Decision
 from headway.results.records import Batch, KvMove
-from headway.types import Request, Route
+from headway.types import Request, Route, Scorecard
 from headway.views.cluster import ClusterView
 
 BASE: dict[str, Any] = {
@@ -132,6 +132,20 @@ def test_scores_are_those_of_the_scorecard_and_rank_the_candidates() -> None:
         assert each.totals == card.totals
         assert each.scores == card.scores
         assert each.top(1) == [each.target]
+
+
+class Silent:
+    """Gives no reason."""
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        card = Scorecard([], "", left=[view.id for view in cluster.instances], totals=[1.0] * 4, lowest_wins=True)
+        return Route(cluster.instances[0].id, scorecard=card if request.id % 2 else None)
+
+
+def test_a_decision_has_a_reason_even_if_the_policy_gives_none() -> None:
+    decisions = headway.simulate(BASE, routing=Silent(), trace="decisions").decisions
+    assert decisions is not None
+    assert {each.request % 2: each.reason for each in decisions} == {0: "chosen by Silent", 1: "lowest score"}
 
 
 def test_estimated_regret_is_zero_where_the_estimate_decides_and_positive_for_who_goes_round() -> None:

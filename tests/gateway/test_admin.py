@@ -123,14 +123,14 @@ def test_cordon_holds_until_it_is_lifted(live):
 
 def test_policies_are_swapped_and_a_wrong_one_leaves_the_old(live):
     gateway = live(2, admin=ADMIN, policies={"routing": "round-robin"})
-    assert chat(gateway).headers["x-headway-reason"] == "round-robin"
+    assert chat(gateway).headers["x-headway-reason"] == "next in turn"
     wrong = admin(gateway, "/policies", "PUT", {"routing": "round-robbin"})
     assert wrong.status == 400 and "no routing policy is called 'round-robbin'" in wrong.said
     assert admin(gateway, "/policies").json()["version"] == 0
     swapped = admin(gateway, "/policies", "PUT", {"routing": "lmetric"})
     assert (swapped.status, swapped.json()["version"]) == (200, 1)
     assert swapped.json()["policies"]["routing"] == "lmetric" and "routing: lmetric" in swapped.json()["text"]
-    assert chat(gateway).headers["x-headway-reason"] == "lmetric"
+    assert chat(gateway).headers["x-headway-reason"] == "lowest score"
     bundle = {"format": 1, "name": "best", "policies": {"routing": {"type": "code", "source": CODE}}}
     assert admin(gateway, "/policies", "PUT", bundle).status == 200
     assert chat(gateway).status == 200

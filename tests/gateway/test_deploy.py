@@ -102,7 +102,7 @@ def test_a_deployed_bundle_is_written_to_the_file_and_in_force(gateway, bundle, 
     assert gateway.app.plane.policies["routing"] == {"name": "code", "source": CODE}
     # Of admission the bundle says nothing.
     assert gateway.app.plane.policies["admission"] == {"name": "max-concurrency", "max_queue": 77}
-    assert chat(gateway).headers["x-headway-reason"] == "code"
+    assert chat(gateway).headers["x-headway-reason"] == "highest score"
     text = gateway.file.read_text()
     for kept in ("# What stands before our engines.\n", "# the first\n\npolicies:\n", "\n\n# Who may look.\nadmin: {"):
         assert kept in text
@@ -115,10 +115,10 @@ def test_a_canary_is_written_to_the_file_and_the_next_deployment_removes_it(gate
     output = json.loads(capsys.readouterr().out)
     assert output["deployed"] and "version 1 is in force" in output["said"] and "+canary:" in output["diff"]
     assert gateway.app.plane.policies["routing"] == "least-loaded"
-    assert chat(gateway).headers["x-headway-reason"] == "canary"
+    assert chat(gateway).headers["x-headway-reason"] == "canary: highest score"
     assert status(["deploy", str(bundle), "--to", str(gateway.file), "--yes"]) == 0
     assert "canary" not in gateway.app.plane.policies and "canary" not in gateway.file.read_text()
-    assert chat(gateway).headers["x-headway-reason"] == "code"
+    assert chat(gateway).headers["x-headway-reason"] == "highest score"
 
 
 @pytest.mark.parametrize(("dated", "routing"), [("", "kv-aware-spill"), ("defaults: 2026-11\n", "weighted")])

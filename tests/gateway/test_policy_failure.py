@@ -96,13 +96,13 @@ def flush_tape(gateway):
 @pytest.mark.parametrize("source", FAILING.values(), ids=FAILING)
 def test_failing_code_is_replaced_by_the_former_policies(live, tmp_path, source):
     gateway = live(3, admin=ADMIN, policies={"routing": "round-robin"}, journal=str(tmp_path / "journal"))
-    assert chat(gateway).headers["x-headway-reason"] == "round-robin"
+    assert chat(gateway).headers["x-headway-reason"] == "next in turn"
     bundle = {"format": 1, "policies": {"routing": {"type": "code", "source": source}}}
     assert admin(gateway, "/policies", "PUT", bundle).json()["version"] == 1
     answers = [chat(gateway, f"number {number}", stream=number % 2 == 0) for number in range(12)]
     assert {answer.status for answer in answers} == {200}
-    assert answers[0].headers["x-headway-reason"] == "fallback"
-    assert answers[-1].headers["x-headway-reason"] == "round-robin"
+    assert answers[0].headers["x-headway-reason"] == "fallback: next in turn"
+    assert answers[-1].headers["x-headway-reason"] == "next in turn"
     status = admin(gateway, "/status").json()["policy"]
     assert status["version"] == 2 and "routing: round-robin" in status["text"]
     assert status["failures"]["count"]["live"] == 5 and status["failures"]["fell_back"]["version"] == 2

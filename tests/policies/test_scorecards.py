@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from states import ToldContext, bound, prompt, views
 
 import headway
+from headway.errors import HeadwayError
 from headway.policies import registry
 from headway.types import Request, Route, Scorecard
 from headway.views.cluster import ClusterView
@@ -16,7 +18,7 @@ from headway.views.instance import InstanceView
 
 Json = dict[str, Any]
 CARDS = ("weighted", "kv-aware", "lmetric", "lmetric-plus-one", "prefix-aware", "prefix-overlap", "cost-escalation")
-CARDS += ("prefill-cost-routing", "kv-aware-spill")
+CARDS += ("prefill-cost-routing", "weighted-affinity-routing", "kv-aware-spill", "unified", "least-prefill-work")
 SINGLE = [name for name in CARDS if name not in ("weighted", "kv-aware-spill")]  # their cards have one score
 PROFILE = {
     "name": "weighted",
@@ -88,8 +90,95 @@ def test_a_policy_with_one_score_picks_the_best_of_its_card(name: str) -> None:
     best = min if card.lowest_wins else max
     assert card.picked == card.left[card.totals.index(best(card.totals))]
     assert card.left == card.candidates == ["i0", "i1", "i2"]
-    assert card.scores == {"score": card.totals}
+    assert card.scores["score"] == card.totals
     assert len(set(card.totals)) > 1
+
+
+TERMS: dict[str, list[str]] = {  # policy -> the terms of its score
+    "kv-aware": ["kv", "load", "power", "capacity"],
+    "prefix-aware": ["cache", "load"],
+    "prefix-overlap": ["cache", "load"],
+    "prefill-cost-routing": ["prefill", "decode", "kv"],
+    "weighted-affinity-routing": ["cache", "load", "queue"],
+}
+
+
+@pytest.mark.parametrize("name", TERMS)
+def test_the_terms_of_a_formula_are_in_the_card_and_add_up(name: str) -> None:
+    instances = views(3, inflight=[3, 1, 2], pending_prefill_tokens=[10, 500, 20], queued=[4, 1, 0], watts=[9, 1, 5])
+    policy = bound(name, instances, hits=[0, 0, 1])
+    card = explained(policy, instances)
+    assert list(card.scores) == ["score", *TERMS[name]]
+    for at, total in enumerate(card.totals):
+        weights = {term: getattr(policy, term) for term in TERMS[name]} if name == "kv-aware" else {}
+        assert total == pytest.approx(sum([weights.get(term, 1) * card.scores[term][at] for term in TERMS[name]]))
+    assert len({tuple(row) for row in card.scores.values()}) > 1
+
+
+@pytest.mark.parametrize("name", ["lmetric", "lmetric-plus-one", "unified", "least-prefill-work"])
+def test_policies_of_the_b3_family_show_the_quantities_of_their_scores(name: str) -> None:
+    instances = views(3, inflight=[3, 1, 2], pending_prefill_tokens=[10, 500, 20])
+    card = explained(bound(name, instances, hits=[0, 0, 1]), instances)
+    joining = name == "lmetric-plus-one"
+    for at, view in enumerate(instances):
+        pending, uncached, requests = (card.scores[term][at] for term in list(card.scores)[1:])
+        assert (pending, requests) == (view.pending_prefill_tokens, view.inflight + joining)
+        work = pending + uncached
+        assert card.totals[at] == (work if name == "least-prefill-work" else work * requests)
+
+
+@pytest.mark.parametrize("name", registry.names("routing"))
+def test_every_policy_gives_a_reason(name: str) -> None:
+    instances = views(3, inflight=[3, 1, 2])
+    instances[0].role = "prefill" if "pair" in name else "both"
+    for view in instances[1:]:
+        view.role = "decode" if "pair" in name else "both"
+    policy = bound(name, instances, hits=[0, 0, 1])
+    assert policy.route(prompt(), ClusterView(instances)).reason
+
+
+def test_a_term_that_a_program_does_not_compute_for_an_instance_has_no_value() -> None:
+    source = """
+def score(request, instance, cluster):
+    if instance.index == 1:
+        return 0
+    return score_term("load", 0.5 * instance.inflight) + 1
+"""
+    instances = views(3, inflight=[3, 1, 2])
+    policy = registry.build("routing", {"name": "code", "source": source}, "policies.routing")
+    policy.bind(ToldContext(instances))
+    card = explained(policy, instances)
+    assert card.totals == [2.5, 0, 2.0]
+    assert card.scores["load"][::2] == [1.5, 1.0] and isnan(card.scores["load"][1])
+
+
+@pytest.mark.parametrize(
+    ("source", "wrong"),
+    [
+        ("def score(request, instance, cluster):\n    return score_term(1, 2)", "needs a name in quotes"),
+        ("def route(request, instances, cluster):\n    return score_term('a', 0)", "needs the instance"),
+    ],
+)
+def test_a_wrong_call_of_score_term_is_rejected(source: str, wrong: str) -> None:
+    with pytest.raises(HeadwayError, match=wrong):
+        registry.build("routing", {"name": "code", "source": source}, "policies.routing")
+
+
+def test_explaining_leaves_the_memory_of_a_program_alone() -> None:
+    source = """
+def score(request, instance, cluster):
+    seen = recall(instance.index, 0) + 1
+    remember(instance.index, seen)
+    return score_term("seen", seen)
+"""
+    instances = views(2)
+    policy = registry.build("routing", {"name": "code", "source": source}, "policies.routing")
+    policy.bind(ToldContext(instances))
+    cluster, totals = ClusterView(instances), []
+    for cluster.explain in (True, False, True):
+        card = policy.route(prompt(), cluster).scorecard
+        totals.append(None if card is None else card.totals)
+    assert totals == [[1, 1], None, [3, 3]]
 
 
 def scenario(routing: Any, **more: Any) -> Json:

@@ -215,8 +215,10 @@ class ControlPlane:
                 if refusal is not None:
                     stages.check_refusal(refusal, request)
                     return refusal
-            for journal in self.journals:
-                journal.on_routed(now_ps, request, decision, priority)
+            if self.journals:
+                recorded = stages.with_reason(decision)
+                for journal in self.journals:
+                    journal.on_routed(now_ps, request, recorded, priority)
             cached, score = decision.cached_tokens, decision.priority
             if type(cached) is not int or not 0 <= cached <= MOST_TOKENS:
                 raise stages.wrong_route("cached_tokens as a whole number that is not negative", cached, request)

@@ -3,11 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from headway.config.wording import shown
 from headway.control.audience import Observe
 from headway.control.flights import Answer, Flight
 from headway.errors import HeadwayError
 from headway.policies.answers import VERDICT, refuses, wrong_answer
+from headway.policies.registry import entry_of
 from headway.types import SERVING, Reject, Request, Route
 from headway.views.instance import InstanceView
 
@@ -20,6 +23,15 @@ class Stages:
     def __init__(self, admission: Any, priority: Any, routing: Any) -> None:
         self.admission, self.priority, self.routing = admission, priority, routing
         self.permit: Permit | None = getattr(admission, "permit", None)  # checks the targets that routing chose
+        self.chosen = f"chosen by {entry_of(routing).name}"
+
+    def with_reason(self, route: Route) -> Route:
+        """Return a route for the record. If the policy gives no reason, the record has a general one."""
+        if route.reason:
+            return route
+        card = route.scorecard
+        scored = "" if card is None or not card.totals else "lowest score" if card.lowest_wins else "highest score"
+        return replace(route, reason=scored or self.chosen)
 
     def check_verdict(self, verdict: object, request: Request) -> None:
         if not refuses(verdict):

@@ -32,6 +32,7 @@ MEANINGS: Final = {
 HELP: Final = {
     "ratio": "ratio(a, b): a / b, or 0.0 if b is 0",
     "cached_tokens": "cached_tokens(instance): prompt tokens of this request believed cached there",
+    "score_term": "score_term(name, value[, instance]): the value; records of decisions list it under the name",
     "estimated_ttft": "estimated_ttft(instance, tokens): seconds for the prefill pending there plus `tokens` tokens",
     "tenant": "tenant(request): statistics of its tenant, with requests, active, rate, slo_class and burst",
     "recall": "recall(key, default): the value remembered under a text or whole number",

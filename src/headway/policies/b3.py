@@ -28,6 +28,15 @@ LRU_BLOCKS = Usual(
 COUNTERS = ("inflight", "pending_prefill_tokens", "prefix_index")
 
 
+def prefill_terms(instances: Sequence[InstanceView], uncached: list[int], joining: int = 0) -> dict[str, list[float]]:
+    """Return the quantities that the scores combine, for scorecards. `joining` is 1 if this request counts too."""
+    return {
+        "pending_tokens": [view.pending_prefill_tokens for view in instances],
+        "uncached_tokens": list(uncached),
+        "num_requests": [view.inflight + joining for view in instances],
+    }
+
+
 class Rotation(Struct, eq=False):
     """Finds the instance with the lowest key. If several instances have the same lowest key, they are chosen in turn.
     The turns are counted for each group of instances, and advance only on ties."""
@@ -73,8 +82,11 @@ class LMetric(Believer):
             for view in instances
         ]
         view = instances[scores.index(min(scores))]
-        card = single_score_card(instances, scores, view, lowest_wins=True) if cluster.explain else None
-        return Route(view.id, "", hits[view.index] * size, None, card)
+        card = None
+        if cluster.explain:
+            terms = prefill_terms(instances, [tokens - hits[view.index] * size for view in instances], joining)
+            card = single_score_card(instances, scores, view, lowest_wins=True, terms=terms)
+        return Route(view.id, "lowest score", hits[view.index] * size, None, card)
 
 
 @policy("routing", "load-only", exact=["inflight"], reported=(), kind="control")
@@ -143,7 +155,11 @@ class Unified(Believer, Binds):
             requests = view.inflight
             keys.append(((view.pending_prefill_tokens + uncached) * requests, uncached, requests))
         view = instances[self.rotation.lowest(keys, cluster.group)]
-        return Route(view.id, "lmetric", hits[view.index] * size)
+        card = None
+        if cluster.explain:
+            terms = prefill_terms(instances, [uncached for _, uncached, _ in keys])
+            card = single_score_card(instances, [key[0] for key in keys], view, lowest_wins=True, terms=terms)
+        return Route(view.id, "lmetric", hits[view.index] * size, None, card)
 
     def warm(self, hit: int, tokens: int) -> bool:
         """Return whether hit / max(tokens, 1) > min_hit_ratio."""
@@ -193,4 +209,8 @@ class LeastPrefillWork(Believer):
         hits = self.matches(request.path)
         keys = [(view.pending_prefill_tokens + tokens - hits[view.index] * size, view.inflight) for view in instances]
         view = instances[self.rotation.lowest(keys, cluster.group)]
-        return Route(view.id, "", hits[view.index] * size)
+        card = None
+        if cluster.explain:
+            terms = prefill_terms(instances, [tokens - hits[view.index] * size for view in instances])
+            card = single_score_card(instances, [work for work, _ in keys], view, lowest_wins=True, terms=terms)
+        return Route(view.id, "least prefill work", hits[view.index] * size, None, card)

@@ -32,7 +32,7 @@ class RoundRobin:
         instances, counts = cluster.instances, self.counts
         count = counts.get(cluster.group, 0)
         counts[cluster.group] = count + 1
-        return Route(instances[count % len(instances)].id)
+        return Route(instances[count % len(instances)].id, "next in turn")
 
 
 @policy("routing", "random", reported=(), kind="extra")
@@ -48,7 +48,7 @@ class Random:
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
         instances = cluster.instances
-        return Route(instances[int(self.draw() * len(instances))].id)
+        return Route(instances[int(self.draw() * len(instances))].id, "drawn at random")
 
 
 @policy("routing", "least-loaded", exact=["inflight"], reported=())
@@ -59,7 +59,7 @@ class LeastLoaded:
     """
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
-        return Route(least_loaded(cluster.instances).id)
+        return Route(least_loaded(cluster.instances).id, "fewest requests in flight")
 
 
 @policy("routing", "always-busiest", exact=["inflight"], reported=(), kind="control")
@@ -77,7 +77,7 @@ class AlwaysBusiest:
     def route(self, request: Request, cluster: ClusterView) -> Route:
         instances = cluster.instances
         loads = [view.inflight for view in instances]
-        return Route(instances[loads.index(max(loads))].id)
+        return Route(instances[loads.index(max(loads))].id, "most requests in flight")
 
 
 @policy("routing", "prefix-affinity", exact=["inflight", "prefix_index"], reported=(), kind="extra")
@@ -122,7 +122,7 @@ class LeastKv:
     def route(self, request: Request, cluster: ClusterView) -> Route:
         instances = cluster.instances
         used = [view.kv_used / view.kv_blocks for view in instances]
-        return Route(instances[used.index(min(used))].id)
+        return Route(instances[used.index(min(used))].id, "lowest KV use")
 
 
 @policy("routing", "power-of-two", exact=["inflight"], reported=())
@@ -140,7 +140,7 @@ class PowerOfTwo:
         instances = cluster.instances
         count = len(instances)
         if count == 1:
-            return Route(instances[0].id)
+            return Route(instances[0].id, "only candidate")
         draw = self.draw
         low = int(draw() * count)
         high = int(draw() * (count - 1))
@@ -149,4 +149,4 @@ class PowerOfTwo:
         else:
             low, high = high, low
         first, other = instances[low], instances[high]
-        return Route(other.id if other.inflight < first.inflight else first.id)
+        return Route(other.id if other.inflight < first.inflight else first.id, "less loaded of two draws")

@@ -20,6 +20,7 @@ Weight = Annotated[float, Bounds(0, 1000)]
 
 ROUNDING = 1e-9  # larger than the rounding error of any score
 MAX_PREFIXES: Final = 1024  # maximum number of prefixes whose hashes are cached
+TERMS: Final = ("kv", "load", "power", "capacity")  # terms of the score, by the names of their weights
 FEW: Final = 8  # with at most this number of instances, all of them are scored
 _watts: Final = attrgetter("watts")
 
@@ -87,13 +88,25 @@ class KvAware(Believer):
             scores = self.scores(among, hits, blocks, peak)
             floor = max(scores) - self.epsilon - ROUNDING
         *others, best = sorted(scores)
+        reason = "highest score"
         if not others or others[-1] < floor:
             view = among[scores.index(best)]
         else:
+            reason = "near-tie, by hash"
             band = [view for view, score in zip(among, scores, strict=True) if score >= floor]
             view = self.rendezvous.pick(band, prefix_key(path, runs, blocks))
-        card = single_score_card(instances, scores, view) if cluster.explain else None
-        return Route(view.id, "", hits[view.index] * size, None, card)
+        card = None
+        if cluster.explain:
+            terms = self.terms(instances, hits, blocks, peak)
+            card = single_score_card(instances, scores, view, terms=dict(zip(TERMS, terms, strict=True)))
+        return Route(view.id, reason, hits[view.index] * size, None, card)
+
+    def terms(self, instances: Sequence[InstanceView], hits: list[int], blocks: int, peak: float) -> list[list[float]]:
+        """Return the values of the four terms of the score, before weights."""
+        limit = self.max_concurrent
+        shares = [min(hits[view.index], blocks) / blocks if blocks else 0.0 for view in instances]
+        idle = [1.0 - min(1.0, max(view.inflight / (limit or view.max_batch_size), view.busy)) for view in instances]
+        return [shares, idle, [1.0 - view.watts / peak for view in instances], [view.capacity for view in instances]]
 
     def scores(self, instances: Sequence[InstanceView], hits: list[int], blocks: int, peak: float) -> list[float]:
         kv, load, power, capacity = self.kv, self.load, self.power, self.capacity

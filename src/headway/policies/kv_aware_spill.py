@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, Final
 
 from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, Context, LruBlocks
-from headway.policies.kv_aware import ROUNDING, Rendezvous, Weight, check_weights, highest_watts, prefix_key
+from headway.policies.kv_aware import ROUNDING, TERMS, Rendezvous, Weight, check_weights, highest_watts, prefix_key
 from headway.policies.registry import Bounds, policy
 from headway.policies.scorecards import Cuts
 from headway.types import Request, Route, Scorecard
@@ -65,18 +65,21 @@ class KvAwareSpill(Believer):
         work = self.work(instances, hits)
         limit = min(work) + self.slack * request.prompt_tokens
         left = [view for view, tokens in zip(instances, work, strict=True) if tokens <= limit]
+        reason = "highest score"
         if len(left) == 1:
-            view = left[0]
+            view, reason = left[0], "only one not saturated" if len(instances) > 1 else "only candidate"
         else:
             scores = self.totals(self.terms(left, hits, blocks, highest_watts(instances)))
             floor = max(scores) - self.epsilon - ROUNDING
             band = [view for view, score in zip(left, scores, strict=True) if score >= floor]
-            key = prefix_key(path, runs, blocks) if path.keys else request.id
-            view = band[0] if len(band) == 1 else self.settle(band, hits, key)
+            view = band[0]
+            if len(band) > 1:
+                key = prefix_key(path, runs, blocks) if path.keys else request.id
+                view, reason = self.settle(band, hits, key), "near-tie, by work"
         spilled = len(left) < len(instances) and self.most(instances, hits) > self.most(left, hits)
         self.spilled += spilled
         card = self.card(instances, left, hits, blocks, view) if cluster.explain else None
-        return Route(view.id, SPILLED if spilled else "", hits[view.index] * size, None, card)
+        return Route(view.id, SPILLED if spilled else reason, hits[view.index] * size, None, card)
 
     def work(self, instances: Sequence[InstanceView], hits: list[int]) -> list[int]:
         """Return the work of each instance, less the tokens of this prompt, which are the same for all."""
@@ -125,7 +128,7 @@ class KvAwareSpill(Believer):
         cuts = Cuts(instances)
         cuts.note("saturated", instances, left)
         terms = self.terms(left, hits, blocks, highest_watts(instances))
-        columns = {name: [row[at] for row in terms] for at, name in enumerate(("kv", "load", "power", "capacity"))}
+        columns = {name: [row[at] for row in terms] for at, name in enumerate(TERMS)}
         return cuts.card(left, columns, self.totals(terms), picked)
 
     def metrics(self) -> dict[str, float]:

@@ -39,7 +39,7 @@ class LeastOutstanding:
     """
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
-        return Route(least_outstanding(cluster.instances).id)
+        return Route(least_outstanding(cluster.instances).id, "lowest effective load")
 
 
 @policy("routing", "prefix-aware", exact=["prefix_index", "routed_since_report"], reported=LOAD, kind="extra")
@@ -79,8 +79,13 @@ class PrefixAware(Believer):
             has_prefix = hits[view.index] >= prefix_blocks and load < max_load
             scores.append(weight + score if has_prefix else score)
         view = instances[least_loaded_best(scores, loads)]
-        card = single_score_card(instances, scores, view) if cluster.explain else None
-        return Route(view.id, "", hits[view.index] * size, None, card)
+        card = None
+        if cluster.explain:
+            idle = [rest * (1.0 - load) if load < 1.0 else 0.0 for load in loads]
+            holding = [hits[view.index] >= prefix_blocks for view in instances]
+            cache = [weight if has and load < max_load else 0.0 for has, load in zip(holding, loads, strict=True)]
+            card = single_score_card(instances, scores, view, terms={"cache": cache, "load": idle})
+        return Route(view.id, "highest score", hits[view.index] * size, None, card)
 
 
 def least_loaded_best(scores: list[float], loads: list[float]) -> int:
@@ -134,8 +139,14 @@ class PrefixOverlap(Believer):
             cache = 0.0 if load > max_load else hits[view.index] / total
             scores.append(weight * cache + rest * (1.0 - load))
         view = instances[scores.index(max(scores))]
-        card = single_score_card(instances, scores, view) if cluster.explain else None
-        return Route(view.id, "", hits[view.index] * size, None, card)
+        card = None
+        if cluster.explain:
+            loads = [view.effective_load / view.max_queue for view in instances]
+            shares = [hits[view.index] / total for view in instances]
+            cache = [0.0 if load > max_load else weight * share for load, share in zip(loads, shares, strict=True)]
+            idle = [rest * (1.0 - load) for load in loads]
+            card = single_score_card(instances, scores, view, terms={"cache": cache, "load": idle})
+        return Route(view.id, "highest score", hits[view.index] * size, None, card)
 
 
 @policy("routing", "session-affinity", exact=["routed_since_report"], reported=LOAD)
@@ -185,4 +196,4 @@ class CostEscalation:
         charge = self.base + self.queue_weight * view.queued + self.kv_weight * (view.kv_used / view.kv_blocks)
         costs[view.index] += int(charge * 1e9 + 0.5)
         card = single_score_card(instances, offers, view, lowest_wins=True) if cluster.explain else None
-        return Route(view.id, scorecard=card)
+        return Route(view.id, "lowest cost", scorecard=card)

@@ -1,10 +1,15 @@
 """Scorecards, which explain routing decisions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
 
 from headway.policies.context import Candidates
 from headway.types import Scorecard
 from headway.views.instance import InstanceView
+
+TOTAL: Final = "score"  # name of the score of a policy that has a single score, which is also its total
+NO_TERMS: Final[Mapping[str, list[float]]] = MappingProxyType({})
 
 
 class Cuts:
@@ -29,11 +34,18 @@ class Cuts:
 
 
 def single_score_card(
-    candidates: Candidates, totals: Sequence[float], picked: InstanceView, *, lowest_wins: bool = False
+    candidates: Candidates,
+    totals: Sequence[float],
+    picked: InstanceView,
+    *,
+    lowest_wins: bool = False,
+    terms: Mapping[str, list[float]] = NO_TERMS,
 ) -> Scorecard:
-    """Return the scorecard of a policy that has one score for each candidate."""
+    """Return the scorecard of a policy that has one score for each candidate. If the score is a formula, `terms` has
+    the values of its terms by name."""
     names, values = ids(candidates), list(totals)
-    return Scorecard(names, picked.id, left=names, scores={"score": values}, totals=values, lowest_wins=lowest_wins)
+    scores = {TOTAL: values, **terms}
+    return Scorecard(names, picked.id, left=names, scores=scores, totals=values, lowest_wins=lowest_wins)
 
 
 def ids(views: Candidates) -> list[str]:

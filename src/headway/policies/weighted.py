@@ -73,6 +73,7 @@ class Weighted:
         self._scorer_names = number_duplicates([part_name(part) for part in self._scorers])
         self._filter_names = number_duplicates([part_name(part) for part in self._filters])
         self._pick = None if part_name(self._picker) == "max-score" else partial(checked_pick, self._picker)
+        self._reason = "highest score" if self._pick is None else f"picked by {part_name(self._picker)}"
         beliefs = [scorer.believed_tokens for scorer in self._scorers if hasattr(scorer, "believed_tokens")]
         self._believed: Callable[[InstanceView], int] | None = beliefs[0] if beliefs else None
         if (observe := observer(self._parts)) is not None:
@@ -96,9 +97,9 @@ class Weighted:
             view = candidates[self._pick(request, candidates, totals, cluster)]
         cached = self._believed(view) if self._believed is not None else 0
         if cuts is None:
-            return Route(view.id, "", cached)
+            return Route(view.id, self._reason, cached)
         named = dict(zip(self._scorer_names, map(list, scores), strict=True))
-        return Route(view.id, "", cached, None, cuts.card(candidates, named, totals, view))
+        return Route(view.id, self._reason, cached, None, cuts.card(candidates, named, totals, view))
 
     def apply_filters(
         self, request: Request, candidates: Candidates, cluster: ClusterView, cuts: Cuts | None

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from headway.display.displayed import pandas_frame, polars_frame, types_of
+from headway.policies.kv_aware import TERMS
 from headway.views.instance import SIGNALS
 from headway.views.signals import UNITS
 
@@ -181,8 +182,10 @@ class Decisions(Sequence[Decision]):
 
 
 def scorer_weights(routing: object) -> dict[str, float]:
-    """Return the weights of a policy's scorers, by the names that the scorers have in a decision. If the policy has no
-    scorers, return an empty dict."""
+    """Return the weights of a policy's scorers, or of the terms of `kv-aware`, by the names that they have in a
+    decision. If the policy has neither, return an empty dict."""
+    if isinstance(routing, dict) and all(name in routing for name in TERMS):
+        return {name: float(routing[name]) for name in TERMS}
     scorers = routing.get("scorers") if isinstance(routing, dict) else None
     weights: dict[str, float] = {}
     for scorer in scorers if isinstance(scorers, list) else ():

@@ -16,6 +16,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from headway.policies.scorecards import TOTAL
 from headway.results.decisions import Decision, Decisions, scorer_weights
 from headway.results.result import Result
 
@@ -87,7 +88,7 @@ def survey(result: Result, missed: Sequence[int] | None = None, step: int = 1) -
                 totals.expected_ps += decision.estimated_ttft_ps[chosen]
                 totals.waited_ps += first - decision.at_ps
         _beliefs(totals, decision, chosen, started, cached, missed[row] if once and missed is not None else -1, weights)
-        _arguments(totals, decision)
+        _arguments(totals, decision, weights)
     totals.worst = [(regret, -place) for regret, place in sorted(worst, reverse=True)]
     return totals
 
@@ -114,11 +115,11 @@ def _beliefs(
         away.deciders[decider] += 1
 
 
-def _arguments(totals: Survey, decision: Decision) -> None:
+def _arguments(totals: Survey, decision: Decision, weights: dict[str, float]) -> None:
     """Append, for each scorer, the score of the chosen candidate minus the mean score of all candidates. If the lowest
     score wins, reverse the sign."""
     target, sign = decision.place(decision.target), -1 if decision.lowest_wins else 1
-    for scorer, scores in decision.scores.items():
+    for scorer, scores in terms(decision, weights).items():
         scored = [score for score in scores if score is not None]
         chosen = scores[target]
         if chosen is not None and len(scored) > 1:
@@ -145,15 +146,32 @@ def best_holder(decision: Decision) -> int:
 
 
 def spoke_most(decision: Decision, chosen: int, other: int, weights: dict[str, float]) -> str | None:
-    """Return the scorer that contributed most to the choice of `chosen` over `other`. If there are fewer than two
-    scorers, or no scorer preferred `chosen`, return None."""
-    if len(decision.scores) < 2:
+    """Return the scorer or term that contributed most to the choice of `chosen` over `other`. If there are fewer than
+    two, or none preferred `chosen`, return None."""
+    parts = terms(decision, weights)
+    if len(parts) < 2:
         return None
     sign, best, gain = -1 if decision.lowest_wins else 1, None, 0.0
-    for scorer, scores in decision.scores.items():
+    for scorer, scores in parts.items():
         mine, its = scores[chosen], scores[other]
         if mine is not None and its is not None:
             by = sign * weights.get(scorer, 1.0) * (mine - its)
             if by > gain:
                 best, gain = scorer, by
     return best
+
+
+
+def terms(decision: Decision, weights: dict[str, float]) -> dict[str, list[float | None]]:
+    """Return the scores whose weighted sum is the total. If a policy with a single score lists its terms, these are the
+    terms; but if they do not add up, as the factors of a product, return the score alone."""
+    total = decision.scores.get(TOTAL)
+    if total is None or len(decision.scores) == 1:
+        return decision.scores
+    parts = {name: scores for name, scores in decision.scores.items() if name != TOTAL}
+    for place, value in enumerate(total):
+        values = [(weights.get(name, 1.0), scores[place]) for name, scores in parts.items()]
+        whole = fsum(weight * score for weight, score in values if score is not None)
+        if value is not None and abs(whole - value) > 1e-6 * abs(value):
+            return {TOTAL: total}
+    return parts

@@ -341,6 +341,8 @@ class Kinds:
             return NUMBER
         if name in ("min", "max"):
             return (self._elements(arguments[0]) if in_order == 1 else arguments[0]) | union_of(arguments[1:])
+        if name == lang.TERM:
+            return arguments[1]
         if name == "recall":
             return NUMBER | STR | arguments[1]
         elements = union_of(map(self._elements, arguments)) if GIVES[name] == LIST else 0

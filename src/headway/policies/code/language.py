@@ -167,6 +167,7 @@ FUNCTIONS: Final = {
     "remember": Function(2, 2),
     "cached_tokens": Function(1, 1, ("routing",), exact=("prefix_index",)),
     "estimated_ttft": Function(2, 2, ("routing", "admission"), *_by_freshness(SIGNALS["estimated_wait"].reads)),
+    "score_term": Function(2, 3, ("routing",)),
     "tenant": Function(1, 1, ("routing", "admission", "priority"), exact=("tenants",)),
     "concurrency": Function(2, 2, ("scaling",)),
     "rate": Function(2, 2, ("scaling",)),
@@ -190,6 +191,7 @@ GATHERING: Final = ("sum", "min", "max", "any", "all", "sorted")  # functions th
 PASSING: Final = ("enumerate", "zip", "items", "keys", "values")  # programs may iterate over the result, not store it
 METHODS: Final = {"append": (1, 1), "get": (2, 2), "items": (0, 0), "keys": (0, 0), "values": (0, 0)}
 PARAMETER: Final = "parameter"
+TERM: Final = "score_term"  # names a term of a score for the scorecard, and returns its value
 
 
 class Entrance(Struct, frozen=True):

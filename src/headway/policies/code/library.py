@@ -49,7 +49,27 @@ class Memory(msgspec.Struct, eq=False):
             values.popitem(last=False)
 
 
-def library(take: Take, memory: Memory) -> dict[str, Callable[..., Any]]:
+class Terms(msgspec.Struct, eq=False):
+    """The terms of the scores of one decision, by the names that `score_term` gives them."""
+
+    place: int = 0  # index of the instance whose score is being computed
+    values: dict[str, dict[int, float]] = {}  # name of a term -> index of an instance -> value
+
+    def note(self, name: str, value: Any, view: Any = None) -> Any:
+        """Note a term and return its value. Never raise an error: a policy decides alike with and without notes."""
+        if type(value) in (int, float, bool):
+            self.values.setdefault(name, {})[getattr(view, "index", self.place)] = value
+        return value
+
+    def take(self, places: Items) -> dict[str, list[float]]:
+        """Remove the terms, and return each term's values for the instances with these indexes; NaN where the program
+        did not compute it."""
+        terms = {name: [noted.get(at, math.nan) for at in places] for name, noted in self.values.items()}
+        self.values.clear()
+        return terms
+
+
+def library(take: Take, memory: Memory, terms: Terms | None = None) -> dict[str, Callable[..., Any]]:
     """Return the library functions, by the names that they have in a rewritten source."""
     paid = _Paid(take)
     unchanged: tuple[Callable[..., Any], ...] = (abs, any, all, len, float, bool, math.sqrt, exp, log, ratio)
@@ -70,6 +90,7 @@ def library(take: Take, memory: Memory) -> dict[str, Callable[..., Any]]:
         "_field": field,
         "_recall": memory.recall,
         "_remember": memory.remember,
+        "_score_term": (terms or Terms()).note,
         "_estimated_ttft": estimated_ttft,
         "_attainment": attainment,
     }

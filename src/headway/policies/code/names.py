@@ -149,6 +149,11 @@ class Names:
         elif not library.least <= number <= library.most:
             count = str(library.least) if library.least == library.most else f"{library.least} to {library.most}"
             yield Rejection(call.lineno, name, f"takes {count} arguments, not {number}")
+        elif name == lang.TERM:
+            if not isinstance(call.args[0], ast.Constant) or not isinstance(call.args[0].value, str):
+                yield Rejection(call.lineno, name, 'needs a name in quotes, as in score_term("cache", value)')
+            elif self.entrance == "route" and number == 2:
+                yield Rejection(call.lineno, name, 'needs the instance, as in score_term("cache", value, instance)')
         for keyword in call.keywords:
             if keyword.arg == "key" and not (
                 isinstance(keyword.value, ast.Lambda) and len(keyword.value.args.args) == 1 and number == 1

@@ -8,13 +8,13 @@ import re
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 from headway.config.wording import shown, suggest
 from headway.policies.code import language as lang
 from headway.policies.code.kinds import Kinds
-from headway.policies.code.library import SIZED, Memory, library, reject_unsized
+from headway.policies.code.library import SIZED, Memory, Terms, library, reject_unsized
 from headway.policies.code.names import CodeParameter, Names
 from headway.policies.code.rejection import CodeError, Exhausted, Misuse, Rejection
 from headway.policies.code.rewrite import FACTORY, rewrite
@@ -98,13 +98,30 @@ class Program:
         self.hooks = [hook for hook in lang.HOOKS.get(stage, {}) if hook in names.functions]
         self.functions = list(names.functions)
         self.nodes = sum(1 for function in names.functions.values() for _ in ast.walk(function))
-        module = rewrite(names, kinds, self.values, LIBRARY_NAMES)
         self.file = f"<{name}>"
+        self.has_terms = any(
+            isinstance(node, ast.Name) and node.id == lang.TERM
+            for function in names.functions.values()
+            for node in ast.walk(function)
+        )
+        self._factory = self._compile(names, kinds)
+
+    def _compile(self, names: Names, kinds: Kinds, explaining: bool = False) -> Callable[..., Any]:
+        module = rewrite(names, kinds, self.values, LIBRARY_NAMES, explaining)
         space: dict[str, Any] = {"__builtins__": {}}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             exec(compile(module, self.file, "exec", dont_inherit=True), space)
-        self._factory = space[FACTORY]
+        factory: Callable[..., Any] = space[FACTORY]
+        return factory
+
+    @cached_property
+    def _explaining_factory(self) -> Callable[..., Any]:
+        """The factory of the functions that also note the terms of their scores. The source is examined again, because
+        rewriting has changed the first syntax tree."""
+        _, names, kinds = examine(self.source, self.stage)
+        assert names is not None and kinds is not None
+        return self._compile(names, kinds, explaining=True)
 
     def _parameter_values(self, values: dict[str, float]) -> dict[str, float]:
         """Return the values of all parameters. If a value is outside its range, raise an error."""
@@ -147,6 +164,22 @@ class Running:
         )
         self.functions: dict[str, Callable[..., Any]] = dict(zip(program.functions, functions, strict=True))
         self.entrance = self.functions[program.entrance]
+
+    @cached_property
+    def explaining(self) -> Explaining:
+        """The same program over the same memory, but it notes the terms of its scores."""
+        return Explaining(self)
+
+
+class Explaining:
+    """A started program that notes the terms of its scores in `terms`."""
+
+    def __init__(self, running: Running) -> None:
+        program, self.terms = running.program, Terms()
+        self.begin, _, *functions = program._explaining_factory(
+            partial(library, memory=running.memory, terms=self.terms), _over, SIZED, reject_unsized, KeyError
+        )
+        self.entrance = dict(zip(program.functions, functions, strict=True))[program.entrance]
 
 
 def _over() -> None:

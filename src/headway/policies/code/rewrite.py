@@ -21,6 +21,7 @@ from headway.policies.code.language import (
     NONE,
     PASSING,
     RECORD,
+    TERM,
 )
 from headway.policies.code.names import Names
 
@@ -60,13 +61,18 @@ def {FACTORY}(_made, _over, _sized, _unsized, _missing):
 """
 
 
-def rewrite(names: Names, kinds: Kinds, values: dict[str, float], used: list[str]) -> ast.Module:
+def rewrite(
+    names: Names, kinds: Kinds, values: dict[str, float], used: list[str], explaining: bool = False
+) -> ast.Module:
     """Return a module with one function, the factory, which returns the program's functions. `used` lists the names of
-    the library functions; the factory looks up those that the program calls."""
+    the library functions; the factory looks up those that the program calls. Unless `explaining`, the functions do not
+    note the terms of their scores, so that terms cost nothing."""
     shell = ast.parse(_SHELL)
     factory = shell.body[0]
     assert isinstance(factory, ast.FunctionDef)
-    functions = [_Rewrite(names, kinds, values, name).function(node) for name, node in names.functions.items()]
+    functions = [
+        _Rewrite(names, kinds, values, name, explaining).function(node) for name, node in names.functions.items()
+    ]
     called = sorted(
         {node.id for function in functions for node in ast.walk(function) if isinstance(node, ast.Name)} & set(used)
     )
@@ -81,8 +87,10 @@ def rewrite(names: Names, kinds: Kinds, values: dict[str, float], used: list[str
 class _Rewrite(ast.NodeTransformer):
     """Rewrites one function. Nodes keep their line numbers for error messages."""
 
-    def __init__(self, names: Names, kinds: Kinds, values: dict[str, float], owner: str) -> None:
-        self.names, self.values = names, values
+    def __init__(
+        self, names: Names, kinds: Kinds, values: dict[str, float], owner: str, explaining: bool = False
+    ) -> None:
+        self.names, self.values, self.explaining = names, values, explaining
         self.kinds, self.guards = kinds.of, kinds.guards
         self.nested = bool(kinds.held & CONTAINER)  # whether a container may contain another container
         self.own = set(names.bound[owner])
@@ -259,6 +267,8 @@ class _Rewrite(ast.NodeTransformer):
         if name in ("any", "all"):
             return self._any_or_all(node, name)
         arguments = [self.visit(argument) for argument in node.args]
+        if name == TERM and not self.explaining:
+            return arguments[1]
         if name in ("cached_tokens", "tenant"):
             table, field = ("_cached", "index") if name == "cached_tokens" else ("_tenants", "tenant")
             place = ast.Attribute(arguments[0], field, ast.Load())

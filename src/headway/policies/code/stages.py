@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, make_dataclass
-from functools import partial
+from functools import partial, reduce
 from math import inf, isfinite
+from operator import add
 from typing import Any, ClassVar, Final, Literal, NoReturn
 
 from msgspec import Struct
@@ -127,22 +128,30 @@ class CodedRouting(Coded):
         size = self.block_tokens
         cached = NOTHING if self.matches is None else [blocks * size for blocks in self.matches(request.path)]
         instances = cluster.instances
-        self.begin(lang.STEPS, cached, cluster.tenants if self.tenants else None)
-        call = self.call
+        explaining = self.running.explaining if cluster.explain and self.program.has_terms else None
+        begin, call = (self.begin, self.call) if explaining is None else (explaining.begin, explaining.entrance)
+        begin(lang.STEPS, cached, cluster.tenants if self.tenants else None)
+        scores = None
         try:
-            if self.scores:
+            if not self.scores:
+                best = call(request, instances, cluster)
+            elif explaining is None:
                 scores = [call(request, view, cluster) for view in instances]
             else:
-                scores = None
-                best = call(request, instances, cluster)
+                scores = []
+                for view in instances:
+                    explaining.terms.place = view.index
+                    scores.append(call(request, view, cluster))
         except FAILURES as error:
             raise self.fail(error, request) from error
+        terms = {} if explaining is None else explaining.terms.take([view.index for view in instances])
         if scores is None:
-            view, card = self._view(best, instances, request), None
+            view, reason = self._view(best, instances, request), f"chosen by {self.program.name}"
+            scores = [reduce(add, row) for row in zip(*terms.values(), strict=True)]  # the totals of the scorecard
         else:
-            view = instances[self._best(scores, request)]
-            card = single_score_card(instances, scores, view) if cluster.explain else None
-        return Route(view.id, "", cached[view.index] if cached else 0, None, card)
+            view, reason = instances[self._best(scores, request)], "highest score"
+        card = single_score_card(instances, scores, view, terms=terms) if cluster.explain and scores else None
+        return Route(view.id, reason, cached[view.index] if cached else 0, None, card)
 
     def _best(self, scores: list[Any], request: Request) -> int:
         try:

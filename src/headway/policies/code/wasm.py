@@ -166,4 +166,4 @@ class WasmRouting:
         if not 0 <= place < len(instances):
             wrong = f"route must return a position from 0 to {len(instances) - 1}, but returned {place}"
             raise CodeError(f"{PLACE}: {self.module.name}: {wrong}, at request {request.id}.")
-        return Route(instances[place].id, "", cached[instances[place].index])
+        return Route(instances[place].id, f"chosen by {self.module.name}", cached[instances[place].index])

@@ -18,4 +18,5 @@ def score(request, instance, cluster):
     work = pending_weight * instance.pending_prefill_tokens + request.prompt_tokens
     work = work - cache_weight * cached_tokens(instance)
     crowd = exp(load_exponent * log(instance.inflight + load_offset))
-    return -(work * crowd + decode_weight * instance.decode_tokens + kv_weight * 1000 * instance.kv_utilization)
+    score = score_term("prefill", -work * crowd) + score_term("decode", -decode_weight * instance.decode_tokens)
+    return score + score_term("kv", -kv_weight * 1000 * instance.kv_utilization)

@@ -25,7 +25,9 @@ def route(request, instances, cluster):
             cached = ratio(cached_tokens(instance), request.prompt_tokens)
         idle = 1.0 - ratio(instance.inflight, most)
         free = 1.0 - ratio(instance.queued, longest)
-        score = cache_affinity_weight * cached + load_balance_weight * idle + queue_depth_weight * free
+        score = score_term("cache", cache_affinity_weight * cached, instance)
+        score = score + score_term("load", load_balance_weight * idle, instance)
+        score = score + score_term("queue", queue_depth_weight * free, instance)
         if score > highest:
             highest = score
             best = place
