@@ -9,10 +9,11 @@ import pytest
 
 import headway
 from headway.errors import HeadwayError
-from headway.results.decisions import Decision
+from headway.results.decisions import RECORDED, Decision
 from headway.results.records import Batch, KvMove
 from headway.types import Request, Route, Scorecard
 from headway.views.cluster import ClusterView
+from headway.views.instance import SIGNALS
 
 BASE: dict[str, Any] = {
     "name": "traced",
@@ -72,6 +73,58 @@ def test_a_decision_has_what_the_policy_saw() -> None:
         assert each.reason == "round and round"
         assert each.candidates == [0, 1, 2, 3]
     assert max(max(each.queued) for each in result) > 0
+
+
+class Reader:
+    """Routes to the fewest requests in flight, and records all that it can read about the past."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Any, ...]] = []
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        views, totals, tenant = cluster.instances, cluster.totals, cluster.tenants[request.tenant]
+        self.seen.append(
+            (
+                (totals.inflight, totals.rate, totals.throughput),
+                (tenant.requests, tenant.rate, tenant.burst, tenant.slo_class),
+                [view.recent_ttft for view in views],
+                [view.recent_tpot for view in views],
+                [view.hit_rate for view in views],
+                [dict(view.tier_used) for view in views],
+                (totals.queued, tenant.active),
+                [view.index for view in views],
+            )
+        )
+        return Route(min(views, key=lambda view: view.inflight).id)
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS.keys())
+@pytest.mark.parametrize("flow", ["none", "bands"])
+def test_a_decision_has_the_past_that_the_policy_saw(cluster: Any, flow: str) -> None:
+    policy = Reader()
+    own = {name: value for name, value in BASE["workload"].items() if name not in ("requests", "rate")}
+    wild = {"arrival": {"process": "gamma", "cv": 5}, "priority": "batch"}
+    workload = {"requests": 600, **own, "tenants": {"calm": {"rate": "30/s"}, "wild": {"rate": "30/s", **wild}}}
+    settings = {**BASE, "cluster": cluster, "workload": workload, "policies": {"flow": flow}}
+    decisions = headway.simulate(settings, routing=policy, trace="decisions").decisions
+    assert decisions is not None and len(decisions) == len(policy.seen)
+    for each, values in zip(decisions, policy.seen, strict=True):
+        totals, tenant, ttft, tpot, hits, stores, counts, places = values
+        state, own = each.router_state, each.tenant
+        assert state is not None and own is not None
+        assert (state.inflight, state.rate, state.throughput) == totals
+        assert (own.requests, own.rate, own.burst, own.slo_class) == tenant
+        for values, seen in (
+            (each.recent_ttft, ttft),
+            (each.recent_tpot, tpot),
+            (each.hit_rate, hits),
+            (each.tier_used or [{}] * len(each.candidates), stores),
+        ):
+            assert [values[each.place(index)] for index in places] == seen  # of a pair, the policy sees one half
+        own_part = int(flow == "bands")  # the policy also sees the request itself in the queue
+        assert (state.queued, own.active) == (counts[0] - own_part, counts[1] - own_part)
+    assert len({each.tenant.burst for each in decisions if each.tenant}) == 2 or flow == "bands"
+    assert max(each.router_state.queued for each in decisions if each.router_state) > 0 or flow == "none"
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS.keys())
@@ -263,3 +316,15 @@ def test_decisions_make_a_row_for_each_candidate() -> None:
         pytest.importorskip(library)
         frame = getattr(decisions, f"to_{library}")()
         assert frame.shape == (4 * len(decisions), len(rows))
+
+
+def test_a_decision_has_a_field_for_each_recorded_signal_of_the_table() -> None:
+    assert set(RECORDED) <= set(Decision.__struct_fields__)
+    assert {name for name, signal in SIGNALS.items() if signal.recorded} == set(RECORDED)
+
+
+def test_a_decision_names_the_prompt_by_its_beginning() -> None:
+    decisions = headway.simulate(BASE, trace="decisions").decisions
+    assert decisions is not None
+    assert len({each.prefix for each in decisions}) == BASE["workload"]["prefix"]["groups"]
+    assert all(each.prompt_tokens >= each.believed_tokens[0] for each in decisions)

@@ -31,6 +31,27 @@ def test_the_last_decisions_have_their_scorecards_the_newest_first(live):
         assert max(card["totals"]) == card["totals"][card["left"].index(each["target"])]
         assert [view["id"] for view in each["candidates"]] == ["e0", "e1", "e2"]
         assert each["believed_tokens"] > 0
+        assert {"kv", "load", "power", "capacity"} < card["scores"].keys()
+        assert each["router_state"] == {"inflight": 0} and each["tenant_state"] is None
+        assert {"inflight", "queued", "running", "hit_rate", "kv_utilization"} < each["candidates"][0].keys()
+
+
+def test_a_decision_has_the_totals_the_tenant_and_recent_latencies_if_a_policy_declares_them(live, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from headway import Route, policy\n"
+        "@policy('routing', 'mine', exact=('totals', 'tenants', 'recent'), reported=())\n"
+        "class Mine:\n"
+        "    def route(self, request, cluster):\n"
+        "        return Route(cluster.instances[0].id)\n"
+    )
+    gateway = live(2, admin=ADMIN, policies={"routing": f"{file}:Mine"})
+    for _ in range(2):
+        chat(gateway, stream=True, x_headway_tenant="t")
+    last, first = admin(gateway, "/debug/decisions").json()["decisions"]
+    assert (last["reason"], last["router_state"]["inflight"], last["router_state"]["queued"]) == ("chosen by mine", 0, 0)
+    assert (first["tenant_state"]["requests"], last["tenant_state"]["requests"]) == (1, 2)
+    assert first["candidates"][0]["recent_ttft"] is None and last["candidates"][0]["recent_ttft"] > 0
 
 
 def test_only_so_many_are_explained_a_second_and_all_where_that_is_asked(live):

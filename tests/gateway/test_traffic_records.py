@@ -54,6 +54,13 @@ def test_a_folder_tells_what_became_of_each_request(live, tmp_path):
     first = result.decisions[0]
     assert (first.request, len(first.candidates), len(first.totals)) == (0, 3, 3)
     assert names[first.target] == targets[0]
+    last = result.decisions[19]
+    assert last.router_state is not None and last.tenant is not None
+    assert (last.router_state.inflight, last.router_state.queued) == (0, 0) and last.router_state.throughput > 0
+    assert (last.tenant.name, last.tenant.requests, last.tenant.active) == ("t1", 10, 0)
+    assert last.reason and last.prompt_tokens > 0 and last.prefix == result.decisions[15].prefix != ""
+    assert max(mean for mean in last.recent_ttft if mean is not None) > 0
+    assert list(last.scores) == ["score", "kv", "load", "power", "capacity"]
 
 
 def test_report_and_explain_work_on_it(live, tmp_path, headway):

@@ -10,12 +10,13 @@ from headway.errors import HeadwayError
 from headway.experiment.counterfactual import counterfactuals
 from headway.experiment.run import prepare, run_prepared
 from headway.experiment.runner import Progress
-from headway.results.decisions import RECORDED_BY_KIND, Decision
+from headway.results.decisions import RECORDED_BY_KIND, RECORDED_SINGLE, Decision
 from headway.results.records import Counterfactual
 from headway.results.result import Result
 from headway.results.statistics import PS_PER_MS
 from headway.scenario.scenario import Scenario
 from headway.types import PS_PER_SECOND, Json
+from headway.views.instance import SIGNALS
 
 # What a simulation with a candidate gives.
 TRUE: Final = {"cached_tokens": int, "ttft_ms": float, "e2e_ms": float, "objective": float}
@@ -28,7 +29,8 @@ class Explanation(Document):
     _types: ClassVar[Types] = {
         "id": str,
         "chosen": bool,
-        **dict.fromkeys((*RECORDED_BY_KIND, "believed_tokens"), int),
+        **{name: float if SIGNALS[name].kind in ("share", "seconds") else int for name in RECORDED_SINGLE},
+        "believed_tokens": int,
         **dict.fromkeys(("estimated_ttft_ms", "total"), float),
         **{f"true.{name}": kind for name, kind in TRUE.items()},
     }

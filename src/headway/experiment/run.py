@@ -24,6 +24,7 @@ from headway.experiment.policy_guard import policy_guard
 from headway.latency.base import Estimator
 from headway.policies import registry
 from headway.policies.context import Context
+from headway.policies.flow import NoFlow
 from headway.policies.prefix_index import largest_block
 from headway.results import store
 from headway.results.decision_log import DecisionLog
@@ -131,7 +132,7 @@ def run_prepared(
     progress: Progress | None = None,
 ) -> Result:
     """Simulate a prepared scenario. `forced` decisions replace the policy's decisions."""
-    log = None if trace == "minimal" else DecisionLog()
+    log = None if trace == "minimal" else DecisionLog(not isinstance(prepared.policies["flow"], NoFlow))
     prepared.setup.trace = trace
     with policy_guard(prepared.policies.values()):
         simulation, traffic = prepared.simulation(log, explain, forced), prepared.traffic()

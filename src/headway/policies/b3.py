@@ -28,11 +28,11 @@ LRU_BLOCKS = Usual(
 COUNTERS = ("inflight", "pending_prefill_tokens", "prefix_index")
 
 
-def prefill_terms(instances: Sequence[InstanceView], uncached: list[int], joining: int = 0) -> dict[str, list[float]]:
+def prefill_terms(instances: Sequence[InstanceView], uncached: list[float], joining: int = 0) -> dict[str, list[float]]:
     """Return the quantities that the scores combine, for scorecards. `joining` is 1 if this request counts too."""
     return {
         "pending_tokens": [view.pending_prefill_tokens for view in instances],
-        "uncached_tokens": list(uncached),
+        "uncached_tokens": uncached,
         "num_requests": [view.inflight + joining for view in instances],
     }
 
@@ -84,7 +84,8 @@ class LMetric(Believer):
         view = instances[scores.index(min(scores))]
         card = None
         if cluster.explain:
-            terms = prefill_terms(instances, [tokens - hits[view.index] * size for view in instances], joining)
+            uncached = [tokens - hits[view.index] * size for view in instances]
+            terms = prefill_terms(instances, uncached, joining)
             card = single_score_card(instances, scores, view, lowest_wins=True, terms=terms)
         return Route(view.id, "lowest score", hits[view.index] * size, None, card)
 

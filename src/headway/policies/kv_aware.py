@@ -80,8 +80,13 @@ class KvAware(Believer):
             blocks = self.prefix_tokens // size
         hits = self.matches(path)
         peak = highest_watts(instances)
-        among = instances if cluster.explain else holders(instances, hits)
-        scores = self.scores(among, hits, blocks, peak)
+        among, terms = instances, None
+        if cluster.explain:
+            terms = self.terms(instances, hits, blocks, peak)
+            scores = self.totals(terms)
+        else:
+            among = holders(instances, hits)
+            scores = self.scores(among, hits, blocks, peak)
         floor = max(scores) - self.epsilon - ROUNDING
         if among is not instances and floor <= self.highest_uncached:
             among = instances
@@ -95,18 +100,33 @@ class KvAware(Believer):
             reason = "near-tie, by hash"
             band = [view for view, score in zip(among, scores, strict=True) if score >= floor]
             view = self.rendezvous.pick(band, prefix_key(path, runs, blocks))
-        card = None
-        if cluster.explain:
-            terms = self.terms(instances, hits, blocks, peak)
-            card = single_score_card(instances, scores, view, terms=dict(zip(TERMS, terms, strict=True)))
+        card = None if terms is None else single_score_card(instances, scores, view, terms=terms)
         return Route(view.id, reason, hits[view.index] * size, None, card)
 
-    def terms(self, instances: Sequence[InstanceView], hits: list[int], blocks: int, peak: float) -> list[list[float]]:
+    def terms(
+        self, instances: Sequence[InstanceView], hits: list[int], blocks: int, peak: float
+    ) -> dict[str, list[float]]:
         """Return the values of the four terms of the score, before weights."""
         limit = self.max_concurrent
-        shares = [min(hits[view.index], blocks) / blocks if blocks else 0.0 for view in instances]
-        idle = [1.0 - min(1.0, max(view.inflight / (limit or view.max_batch_size), view.busy)) for view in instances]
-        return [shares, idle, [1.0 - view.watts / peak for view in instances], [view.capacity for view in instances]]
+        terms: tuple[list[float], ...] = [], [], [], []
+        add_overlap, add_idle, add_power, add_capacity = (values.append for values in terms)
+        for view in instances:
+            util = view.inflight / (limit or view.max_batch_size)
+            if (busy := view.busy) > util:
+                util = busy
+            if util > 1.0:
+                util = 1.0
+            hit = hits[view.index]
+            add_overlap((hit / blocks if hit < blocks else 1.0) if blocks else 0.0)
+            add_idle(1.0 - util)
+            add_power(1.0 - view.watts / peak)
+            add_capacity(view.capacity)
+        return dict(zip(TERMS, terms, strict=True))
+
+    def totals(self, terms: dict[str, list[float]]) -> list[float]:
+        """Return the scores of these terms: the same as `scores`."""
+        a, b, c, d = self.kv, self.load, self.power, self.capacity
+        return [a * kv + b * idle + c * power + d * figure for kv, idle, power, figure in zip(*terms.values())]  # noqa: B905
 
     def scores(self, instances: Sequence[InstanceView], hits: list[int], blocks: int, peak: float) -> list[float]:
         kv, load, power, capacity = self.kv, self.load, self.power, self.capacity

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from headway.config.wording import join_words
 from headway.errors import worded
+from headway.policies.scorecards import TOTAL
 from headway.report.number_format import GAP, count, number
 from headway.report.terminal import facts, table
 
@@ -92,7 +93,7 @@ def _candidates(decision: Mapping[str, Any]) -> RenderableType:
 
 def _scores(candidates: Sequence[Mapping[str, Any]], lowest_wins: bool) -> RenderableType:
     """Return a table of the policy's totals, and of its scorers if there are several."""
-    scorers = list(dict.fromkeys(name for candidate in candidates for name in candidate["scores"]))
+    scorers = list(dict.fromkeys(name for candidate in candidates for name in candidate["scores"] if name != TOTAL))
     scorers = scorers if 1 < len(scorers) <= SCORERS else []
     rows = []
     for candidate in candidates:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from math import isnan, nan
 from operator import attrgetter
-from typing import Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from headway.policies.context import Context
 from headway.results.decisions import RECORDED, Decision, Decisions, Verdict
+from headway.results.router_past import RouterPast
 from headway.results.table import Table
 from headway.types import PS_PER_SECOND, Delay, Json, Priority, Reject, Request, Route, Scorecard
 from headway.views.cluster import ClusterView
 from headway.views.instance import SIGNALS, InstanceView
 
 ENDS = ("arrival_ps", "first_token_ps", "finished_ps", "outcome", "cached_tokens", "predicted_tokens", "loaded_from")
+TYPE_CODES: Final = {"tokens": "q", "share": "d"}  # kind of a signal -> type code of its column; others: "i"
+LARGEST_KEY: Final = (1 << 64) - 1
 Candidates = tuple[int, ...]
 Word = TypeVar("Word")
 
@@ -24,18 +27,23 @@ Word = TypeVar("Word")
 class DecisionLog:
     """The decisions of all routers, in order. A `Decision` is built on access."""
 
-    def __init__(self) -> None:
+    def __init__(self, queues: bool = False) -> None:
+        """`queues` says whether requests may wait in a queue at the router."""
+        self.queues = queues
         self.verdicts: list[Verdict] = []
         self.requests: Table | None = None
+        self.ends: list[Sequence[Any]] = []  # the columns of `requests` in ENDS
         self.request, self.at_ps = array("q"), array("q")
         self.router, self.target, self.prefill = array("i"), array("i"), array("i")
         self.priority = array("d")
         self.reason, self.reasons = array("i"), Words[str]()
         self.candidates, self.sets = array("i"), Words[Candidates]()
         self.first = array("q")  # index of the decision's first candidate in the per-candidate columns
-        self.signals: dict[str, array[int]] = {}  # name of a signal -> its value for each candidate
+        self.signals: dict[str, array[Any]] = {}  # name of a signal -> its value for each candidate
         self.believed = array("i")  # for each candidate: number of prompt blocks that the router's index has as cached
         self.prompt_tokens = array("q")
+        self.prefix = array("Q")  # key of the first run of the prompt's tokens; 0 if it is not recorded
+        self.past: RouterPast | None = None
         self.views: Sequence[InstanceView] = ()
         self.block_tokens = 1  # number of tokens in a block of the prefix indexes
         # For each decision: the names of its scorers (a number from `cards`), whether the lowest total wins, and the
@@ -50,13 +58,13 @@ class DecisionLog:
 
     def decisions(self, requests: Table) -> Decisions:
         """Return the decisions of a finished run, with the outcomes of the requests."""
-        self.requests = requests
+        self.requests, self.past, self.ends = requests, None, []
         return Decisions(self, self.verdicts)
 
     def watch(self, signals: Iterable[str]) -> None:
-        """Record these signals for every candidate."""
+        """Record these signals for every candidate. The signal of a single store has the name `tier_used.cpu`."""
         for name in signals:
-            self.signals.setdefault(name, array("q" if SIGNALS[name].kind == "tokens" else "i"))
+            self.signals.setdefault(name, array(TYPE_CODES.get(SIGNALS[name.partition(".")[0]].kind, "i")))
 
     def take(
         self,
@@ -68,9 +76,10 @@ class DecisionLog:
         priority: float,
         reason: str,
         candidates: int,
-        signals: list[list[int]],
+        signals: list[list[Any]],
         believed: list[int],
         prompt_tokens: int,
+        prefix: int,
     ) -> None:
         """Record a decision. `candidates` is the index of the decision's set of candidates in `sets`. `signals` has one
         list per signal, in the order of `watch`, with a value per candidate. Call `score` next."""
@@ -87,6 +96,7 @@ class DecisionLog:
             column.fromlist(values)
         self.believed.fromlist(believed)
         self.prompt_tokens.append(prompt_tokens)
+        self.prefix.append(prefix)
 
     def score(self, card: Scorecard | None, names: Sequence[str]) -> None:
         """Record the scorecard of the last decision, if it has one; `names` are the names of its candidates."""
@@ -103,11 +113,11 @@ class DecisionLog:
             for half in halves:
                 row = half.totals if scorer is None else half.scores.get(scorer, [])
                 if len(halves) == 1 and len(row) == len(names):  # no candidate was filtered out
-                    self.scores.fromlist(list(map(float, row)))
+                    self.scores.extend(row)
                     break
                 numbers.update(zip(half.left, row, strict=False))
             else:
-                self.scores.fromlist([numbers.get(name, nan) for name in names])
+                self.scores.extend([numbers.get(name, nan) for name in names])
 
     def __len__(self) -> int:
         return len(self.request)
@@ -119,16 +129,18 @@ class DecisionLog:
     def __getitem__(self, place: int, /) -> Decision:
         candidates = self.sets.words[self.candidates[place]]
         count, first = len(candidates), self.first[place]
-        signals = {name: list(column[first : first + count]) for name, column in self.signals.items()}
+        end = first + count
+        signals = {name: column[first:end].tolist() for name, column in self.signals.items()}
         counts = signals["running"], signals["pending_prefill_tokens"], signals["inflight_tokens"]
         tokens, size = self.prompt_tokens[place], self.block_tokens
-        believed = [min(tokens, blocks * size) for blocks in self.believed[first : first + count]]
+        believed = [min(tokens, blocks * size) for blocks in self.believed[first:end]]
         views = [self.views[index] for index in candidates]
         uncached = [tokens - cached for cached in believed]
         itself = self.prefill[place] < 0 and self.views[self.target[place]].role == "decode"
         estimate = partial(_estimate, "prefill" if itself else "decode")
         scores, totals = self._card(place, count)
         recorded: Json = {name: signals.get(name, []) for name in RECORDED}  # empty lists if not recorded
+        recorded["tier_used"] = _by_tier(signals, count)
         return Decision(
             request=self.request[place],
             at_ps=self.at_ps[place],
@@ -143,32 +155,49 @@ class DecisionLog:
             scores=scores,
             totals=totals,
             lowest_wins=bool(self.lowest_wins[place]),
-            **recorded,
+            prompt_tokens=tokens,
+            prefix=f"{prefix:x}" if (prefix := self.prefix[place]) else "",
+            **recorded | self._state(place, candidates),
             **self._end(self.request[place]),
         )
 
     def _end(self, row: int) -> Json:
         if self.requests is None:
             return {}
-        at = {name: self.requests.column(name)[row] for name in ENDS}
-        arrival, first, ended = at["arrival_ps"], at["first_token_ps"], at["finished_ps"]
+        if not self.ends:
+            self.ends = [self.requests.column(name) for name in ENDS]
+        arrival, first, ended, outcome, cached, predicted, tier = [column[row] for column in self.ends]
         return {
-            "predicted_tokens": at["predicted_tokens"],
-            "cached_tokens": at["cached_tokens"],
-            "tier": at["loaded_from"] or ("gpu" if at["cached_tokens"] else ""),
-            "outcome": at["outcome"],
+            "predicted_tokens": predicted,
+            "cached_tokens": cached,
+            "tier": tier or ("gpu" if cached else ""),
+            "outcome": outcome,
             "ttft_ps": first - arrival if first >= 0 else -1,
-            "e2e_ps": ended - arrival if at["outcome"] == "completed" else -1,
+            "e2e_ps": ended - arrival if outcome == "completed" else -1,
         }
+
+    def _state(self, place: int, candidates: Candidates) -> Json:
+        """Return what follows from the requests of the run: the states of router and tenant, and recent latencies."""
+        if self.requests is None:
+            return {}
+        if self.past is None:
+            self.past = RouterPast(self.requests, self.request, self.queues)
+        past, now_ps = self.past, self.at_ps[place]
+        router, tenant = past.states(place, self.request[place], now_ps)
+        recent = {name: past.recent(name, candidates, now_ps) for name in ("recent_ttft", "recent_tpot")}
+        return {"router_state": router, "tenant": tenant, **recent}
 
     def _card(self, place: int, count: int) -> tuple[dict[str, list[float | None]], list[float | None]]:
         if self.scorers[place] < 0:
             return {}, []
         names, at = self.cards.words[self.scorers[place]], self.scored[place]
         rows = []
-        for turn in range(1 + len(names)):
-            numbers = self.scores[at + turn * count : at + (turn + 1) * count]
-            rows.append([None if isnan(number) else number for number in numbers])
+        for begin in range(at, at + (1 + len(names)) * count, count):
+            numbers = self.scores[begin : begin + count].tolist()
+            if isnan(sum(numbers)):  # a candidate has no score; or two scores are infinite
+                rows.append([None if isnan(number) else number for number in numbers])
+            else:
+                rows.append(numbers)
         return dict(zip(names, rows[1:], strict=True)), rows[0]
 
 
@@ -178,6 +207,14 @@ def _estimate(idle: str, view: InstanceView, tokens: int, decodes: int, pending:
     if view.role == idle:
         return -1
     return round(view.estimate(tokens, decodes, pending, inflight_tokens) * PS_PER_SECOND)
+
+
+def _by_tier(signals: dict[str, list[Any]], count: int) -> list[dict[str, int]]:
+    """Return the use of each candidate's stores, from the columns of the stores. -1 means that it has no such store."""
+    stores = {name.partition(".")[2]: values for name, values in signals.items() if "." in name}
+    if not stores:
+        return []
+    return [{name: values[at] for name, values in stores.items() if values[at] >= 0} for at in range(count)]
 
 
 class Words(Generic[Word]):
@@ -209,13 +246,18 @@ class RouterJournal:
         self.all_places = tuple(range(len(views)))
         self.instances: tuple[InstanceView, ...] = ()
         self.candidates: Candidates = ()
+        self.names: list[str] = []
         self.number = self.log.sets.number(())  # number of the current candidate set in `log.sets`
         self.own = not context.indexes
         self.index = context.hidden_index() if self.own else context.indexes[0]
         self.log.views, self.log.block_tokens = views, self.index.block_tokens
         names = recorded_signals(reported)
-        self.log.watch(names)
-        self.getters = [attrgetter(name) for name in names]
+        self.getters: list[Callable[[InstanceView], Any]] = [attrgetter(name) for name in names if name != "tier_used"]
+        stores: list[str] = []
+        if "tier_used" in names:
+            stores = list(dict.fromkeys(store for view in views for store in view.tier_blocks))
+            self.getters += [partial(_store_used, store) for store in stores]
+        self.log.watch([*(name for name in names if name != "tier_used"), *(f"tier_used.{store}" for store in stores)])
 
     def on_refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None:
         if isinstance(verdict, Reject):
@@ -235,6 +277,7 @@ class RouterJournal:
         if instances is not self.instances:  # the tuple stays the same object until an instance joins or leaves
             self.instances, self.candidates = instances, tuple([view.index for view in instances])
             self.number = log.sets.number(self.candidates)
+            self.names = [view.id for view in instances]
         matches = self.index.matches(request.path)
         log.take(
             request.id,
@@ -248,8 +291,9 @@ class RouterJournal:
             [list(map(getter, instances)) for getter in self.getters],
             matches if self.candidates == self.all_places else [matches[index] for index in self.candidates],
             request.prompt_tokens,
+            request.path.keys[0] & LARGEST_KEY if request.path.keys else 0,
         )
-        log.score(route.scorecard, [view.id for view in instances] if route.scorecard is not None else ())
+        log.score(route.scorecard, self.names)
         if self.own:
             self.index.touch(target, request.path)
             if prefill >= 0:
@@ -265,10 +309,16 @@ class RouterJournal:
         return place
 
 
+def _store_used(store: str, view: InstanceView) -> int:
+    return view.tier_used.get(store, -1)
+
+
 def recorded_signals(reported: Collection[str]) -> list[str]:
     """Return the signals to record with decisions: the signals of RECORDED that the run maintains, and the signals that
-    the estimates need."""
+    the estimates need. Derived signals follow from the requests."""
     signals = [SIGNALS[name] for name in (*RECORDED, "inflight_tokens")]
     return [
-        signal.name for signal in signals if signal.freshness == "exact" or signal.always or signal.name in reported
+        signal.name
+        for signal in signals
+        if not signal.derived and (signal.freshness == "exact" or signal.always or signal.name in reported)
     ]

@@ -10,12 +10,13 @@ from msgspec import Struct
 
 from headway.display.displayed import pandas_frame, polars_frame, types_of
 from headway.policies.kv_aware import TERMS
+from headway.results.router_past import RouterState, TenantState
 from headway.views.instance import SIGNALS
 from headway.views.signals import UNITS
 
 # Columns of a data frame that describe the whole decision.
 WHOLE: Final = (
-    "request", "at_ps", "reason", "priority", "predicted_tokens", "cached_tokens", "tier", "ttft_ps", "e2e_ps",
+    "request", "at_ps", "reason", "priority", "prompt_tokens", "prefix", "predicted_tokens", "cached_tokens", "tier", "ttft_ps", "e2e_ps",
 )  # fmt: skip
 
 
@@ -64,6 +65,17 @@ class Decision(Struct, frozen=True):
     outcome: str = ""
     ttft_ps: int = -1
     e2e_ps: int = -1
+    # The request, and what the routers knew of the load at the decision; None or empty in folders of older versions.
+    prompt_tokens: int = 0
+    prefix: str = ""  # key of the first run of the prompt's tokens, in hex: equal keys mean equal beginnings
+    router_state: RouterState | None = None
+    tenant: TenantState | None = None
+    # Further signals of the candidates. `tier_used` and `hit_rate` are empty if no policy of the run declares them. The
+    # recent latencies are in seconds, and None for a candidate without any in the last 10 s.
+    tier_used: list[dict[str, int]] = []
+    hit_rate: list[float] = []
+    recent_ttft: list[float | None] = []
+    recent_tpot: list[float | None] = []
 
     def place(self, instance: int) -> int:
         """Return the position of the instance's entry in the lists."""
@@ -91,11 +103,13 @@ class Decision(Struct, frozen=True):
 
 
 # RECORDED: signals that a decision records for each candidate. EACH: columns of a data frame that describe a candidate.
-RECORDED: Final = tuple(name for name in Decision.__struct_fields__ if name in SIGNALS)
+RECORDED: Final = tuple(name for name, signal in SIGNALS.items() if signal.recorded)
 # The same signals sorted by kind: first the numbers of requests.
 RECORDED_BY_KIND: Final = sorted(RECORDED, key=lambda name: list(UNITS).index(SIGNALS[name].kind))
-EACH: Final = (*RECORDED, "believed_tokens", "estimated_ttft_ps")
-TYPES: Final = {**types_of(Decision), "candidate": int, "chosen": bool}
+RECORDED_SINGLE: Final = [name for name in RECORDED_BY_KIND if name != "tier_used"]  # signals with a single value
+EACH: Final = (*(name for name in RECORDED if name in RECORDED_SINGLE), "believed_tokens", "estimated_ttft_ps")
+SECONDS: Final = {name: float for name in RECORDED if SIGNALS[name].kind == "seconds"}
+TYPES: Final = {**types_of(Decision), **SECONDS, "candidate": int, "chosen": bool}
 
 
 class Rows(Protocol):
@@ -151,8 +165,9 @@ class Decisions(Sequence[Decision]):
     def columns(self) -> dict[str, list[Any]]:
         """Return the columns of a data frame with a row per candidate of each decision, and a column per scorer."""
         scorers = list(dict.fromkeys(name for decision in self for name in decision.scores))
-        scores = [f"score.{name}" for name in scorers]
-        columns: dict[str, list[Any]] = {name: [] for name in (*WHOLE, "candidate", "chosen", *EACH, "total", *scores)}
+        stores = list(dict.fromkeys(name for decision in self for used in decision.tier_used for name in used))
+        further = [*(f"tier_used.{name}" for name in stores), *(f"score.{name}" for name in scorers)]
+        columns: dict[str, list[Any]] = {name: [] for name in (*WHOLE, "candidate", "chosen", *EACH, "total", *further)}
         for decision in self:
             empty: list[Any] = [None] * len(decision.candidates)
             for name in WHOLE:
@@ -162,6 +177,8 @@ class Decisions(Sequence[Decision]):
             for name in EACH:
                 columns[name] += getattr(decision, name) or empty
             columns["total"] += decision.totals or empty
+            for name in stores:
+                columns[f"tier_used.{name}"] += [used.get(name) for used in decision.tier_used] or empty
             for name in scorers:
                 columns[f"score.{name}"] += decision.scores.get(name, empty)
         return columns

@@ -54,6 +54,15 @@ class ClusterView:
         self._totals = totals
 
 
+def is_burst(short: int, long: int, age_ps: int) -> bool:
+    """Return whether a tenant sends a burst. `short` and `long` are its requests in the last second and in the last
+    10 s; `age_ps` is the time since its first request."""
+    if short < BURST_LEAST:
+        return False
+    span_ps = max(SHORT_PS, min(WINDOW_PS, age_ps))
+    return short * span_ps > BURST_FACTOR * long * SHORT_PS
+
+
 class TenantView:
     """One tenant, as this router has seen it so far."""
 
@@ -85,10 +94,7 @@ class TenantView:
         last 10 s. If the tenant's first request is less than 10 s old, the mean rate is measured since that request."""
         now_ps = self._cluster.now_ps
         short = self._short.sum(now_ps)
-        if short < BURST_LEAST:
-            return False
-        span_ps = max(SHORT_PS, min(WINDOW_PS, now_ps - self._first_ps))
-        return short * span_ps > BURST_FACTOR * self._long.sum(now_ps) * SHORT_PS
+        return short >= BURST_LEAST and is_burst(short, self._long.sum(now_ps), now_ps - self._first_ps)
 
     def __repr__(self) -> str:
         return f"Tenant(requests={self.requests}, active={self.active}, rate={self.rate:g}, burst={self.burst})"

@@ -68,7 +68,7 @@ class InstanceView:
     ] = field(default_factory=lambda: NO_TIERS)
 
     inflight: Annotated[
-        int, exact("count", "Requests sent there that have not ended.", hint=True, shared=True, wasm=1, status=0)
+        int, exact("count", "Requests sent there that have not ended.", hint=True, shared=True, recorded=True, wasm=1, status=0)
     ] = 0
     inflight_tokens: Annotated[
         int, exact("tokens", "Prompt tokens of requests in flight.", hint=True, shared=True, wasm=2, status=1)
@@ -80,6 +80,7 @@ class InstanceView:
             "Prompt tokens believed uncached, of requests in flight without a first token.",
             hint=True,
             shared=True,
+            recorded=True,
             wasm=3,
             status=2,
         ),
@@ -123,6 +124,7 @@ class InstanceView:
             live=PAGE_ELSE + "requests in flight beyond the batch",
             always=True,
             hint=True,
+            recorded=True,
             wasm=8,
             status=3,
         ),
@@ -136,6 +138,7 @@ class InstanceView:
             live=PAGE_ELSE + "requests in flight within the batch",
             always=True,
             hint=True,
+            recorded=True,
             wasm=9,
             status=4,
         ),
@@ -147,12 +150,14 @@ class InstanceView:
             "KV blocks that requests hold.",
             simulated=CACHE,
             live=PAGE_ELSE + "prompt tokens in flight",
+            recorded=True,
             wasm=10,
             status=5,
         ),
     ] = 0
     tier_used: Annotated[
-        Mapping[str, int], reported("blocks", "Blocks in use in each store below the GPU, by name.", simulated=TIERS)
+        Mapping[str, int],
+        reported("blocks", "Blocks in use in each store below the GPU, by name.", simulated=TIERS, recorded=True),
     ] = field(default_factory=lambda: NO_TIERS)
     offload_rate: Annotated[
         float, reported("rate", "Blocks offloaded from the GPU, over the last 10 s.", unit="blocks/s", simulated=TIERS)
@@ -193,6 +198,7 @@ class InstanceView:
             live="counters of the metrics page over the last 60 s, or an agent",
             hint=True,
             mean_if_missing=True,
+            recorded=True,
             wasm=11,
             status=7,
         ),
@@ -253,13 +259,13 @@ class InstanceView:
         return max(0, self.max_batch_size - self.running)
 
     @property
-    @derived_signal("exact", "seconds", "recent", steps=2, hint=True)
+    @derived_signal("exact", "seconds", "recent", steps=2, hint=True, recorded=True)
     def recent_ttft(self) -> float | None:
         """Mean time to first token in seconds, over the first tokens of the last 10 s; None without any."""
         return self._past().ttft
 
     @property
-    @derived_signal("exact", "seconds", "recent", steps=2, hint=True)
+    @derived_signal("exact", "seconds", "recent", steps=2, hint=True, recorded=True)
     def recent_tpot(self) -> float | None:
         """Mean time per output token in seconds, over requests of at least two tokens that completed in the last 10 s;
         None without any."""

@@ -54,6 +54,8 @@ class Signal(Struct, frozen=True):
     always: bool = False
     # Reported signals: whether the mean of the other engines replaces the value if an engine does not report it.
     mean_if_missing: bool = False
+    # Whether the record of a routing decision has the signal for each candidate, if the run maintains it.
+    recorded: bool = False
     # Positions of the signal: in the record that WebAssembly policies read, and among an engine's fields in the status
     # document. None: the signal is not in that record or document.
     wasm: int | None = None

@@ -74,9 +74,10 @@ class DecisionRow(Struct, array_like=True, gc=False):
     priority: float
     reason: str
     candidates: int  # index of the set of candidates in `LogDocument.sets`
-    signals: list[list[int]]
+    signals: list[list[Any]]
     believed: list[int]
     prompt_tokens: int
+    prefix: int
     card: Scorecard | None
 
 
@@ -129,13 +130,15 @@ class ChapterDocument(Struct):
 class LiveLog(DecisionLog):
     """Buffers decisions as rows. The process that writes the run folder turns them into columns."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefixes: bool = True) -> None:
+        """`prefixes` says whether the keys of the prompts' beginnings are recorded."""
         super().__init__()
         self.rows = RowBuffer()
+        self.prefixes = prefixes
         self._row: tuple[Any, ...] = ()
 
     def take(self, *row: Any, **named: Any) -> None:
-        self._row = row
+        self._row = row if self.prefixes else (*row[:-1], 0)
 
     def score(self, card: Scorecard | None, names: Sequence[str]) -> None:
         self.rows.add(DecisionRow(*(*self._row, card)))
@@ -154,7 +157,7 @@ class Chapter:
         self.rows = RowBuffer()
         self.count = 0
         self.open: dict[int, Request] = {}  # requests that have a decision but have not ended, by request id
-        self.log = LiveLog() if settings.decisions else None
+        self.log = LiveLog(settings.prompts) if settings.decisions else None
         self.journal = None if self.log is None else self.log.journal(0)
         self.deadline = 0.0  # time at which the chapter is written even if requests have not ended
 

@@ -5,22 +5,29 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from msgspec import Meta, Struct, to_builtins
 
 from headway.results.decisions import RECORDED_BY_KIND
+from headway.results.router_past import RouterState, TenantState
 from headway.types import PS_PER_SECOND, Delay, Json, Priority, Reject, Request, Route
 from headway.views.cluster import ClusterView
+from headway.views.instance import SIGNALS, InstanceView
+from headway.views.signals import NOT_AVAILABLE
 
 if TYPE_CHECKING:
     from headway.gateway.plane import Plane
     from headway.policies.context import Context
 
-# Names of the signals that are shown for each candidate.
-SHOWN: Final = [*[name for name in RECORDED_BY_KIND if name != "kv_used"], "kv_utilization"]
+# Names of the signals that are shown for each candidate. Those in RECENT are available only if a policy declares them.
+LIVE: Final = [name for name in RECORDED_BY_KIND if SIGNALS[name].live != NOT_AVAILABLE]
+RECENT: Final = [name for name in LIVE if SIGNALS[name].reads == ("recent",)]
+SHOWN: Final = [*[name for name in LIVE if name != "kv_used" and name not in RECENT], "kv_utilization"]
+TOTALS: Final = RouterState.__struct_fields__
+TENANT: Final = [name for name in TenantState.__struct_fields__ if name not in ("name", "slo_class")]
 KEPT: Final = 512  # number of last decisions, and number of last explained decisions, to keep
 PER_SECOND: Final = 20.0
 MOST_REASONS: Final = 1000
@@ -45,8 +52,8 @@ Kind = Literal["routed", "rejected", "delayed"]
 
 
 class Entry(Struct, frozen=True, gc=False):
-    """One decision. `candidates` holds the signals of each candidate before the decision; None if the decision is not
-    explained."""
+    """One decision. `candidates` holds the signals of each candidate before the decision, and `state` the state of the
+    gateway and of the tenant; None if the decision is not explained."""
 
     at_ps: int
     kind: Kind
@@ -54,6 +61,7 @@ class Entry(Struct, frozen=True, gc=False):
     answer: Any
     priority: float
     candidates: list[Json] | None
+    state: Json | None = None
 
 
 class Decisions:
@@ -64,13 +72,14 @@ class Decisions:
         self.every: deque[Entry] = deque(maxlen=KEPT)
         self.explained: deque[Entry] = deque(maxlen=KEPT)
         self.cluster = ClusterView(())
+        self.instances: Sequence[InstanceView] = ()
         # `left` is the number of decisions that may still be explained before `_ask` resets it to `most`.
         self.left = self.most = max(1, int(settings.per_second))
         self._asking = settings.all or settings.per_second > 0
 
     def bind(self, context: Context, cluster: ClusterView, reported: Collection[str]) -> None:
         """Use the cluster view of new policies. Called at the start, and whenever the policies are replaced."""
-        self.cluster = cluster
+        self.cluster, self.instances = cluster, context.instances
         cluster.explain = self._asking
 
     def on_refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None:
@@ -84,8 +93,9 @@ class Decisions:
         if not cluster.explain:
             self.every.append(Entry(now_ps, "routed", request, route, priority.score, None))
             return
-        candidates = [{"id": view.id, **{name: getattr(view, name) for name in SHOWN}} for view in cluster.instances]
-        entry = Entry(now_ps, "routed", request, route, priority.score, candidates)
+        candidates = [{"id": view.id, **_signals(view)} for view in cluster.instances]
+        state = _state(self.instances, cluster, request)
+        entry = Entry(now_ps, "routed", request, route, priority.score, candidates, state)
         self.every.append(entry)
         self.explained.append(entry)
         if self.settings.all:
@@ -107,6 +117,23 @@ class Decisions:
         """Return the last `count` decisions, newest first. Without `every`, return explained decisions only."""
         entries = self.every if every else self.explained
         return [_document(entry) for entry in islice(reversed(entries), count)]
+
+
+def _signals(view: InstanceView) -> Json:
+    names = SHOWN if view._recent is None else (*SHOWN, *RECENT)
+    return {name: getattr(view, name) for name in names}
+
+
+def _state(instances: Sequence[InstanceView], cluster: ClusterView, request: Request) -> Json:
+    """Return the totals of the gateway and the state of the request's tenant. Without a policy that declares `totals`
+    or `tenants`, only the number of requests in flight is known."""
+    totals, tenants = cluster._totals, cluster._tenants
+    state: Json = {"router_state": {"inflight": sum([view.inflight for view in instances])}, "tenant_state": None}
+    if totals is not None:
+        state["router_state"] = {name: getattr(totals, name) for name in TOTALS}
+    if tenants is not None:
+        state["tenant_state"] = {name: getattr(tenants[request.tenant], name) for name in TENANT}
+    return state
 
 
 def _document(entry: Entry) -> Json:
@@ -132,6 +159,7 @@ def _document(entry: Entry) -> Json:
         "reason": answer.reason,
         "believed_tokens": answer.cached_tokens,
         "priority": entry.priority if answer.priority is None else answer.priority,
+        **(entry.state or {}),
         "candidates": entry.candidates,
         "scorecard": None if answer.scorecard is None else to_builtins(answer.scorecard),
     }

@@ -17,6 +17,7 @@ import msgspec
 from headway.errors import HeadwayError, InvariantError
 from headway.gateway.deciding.policy_versions import StepTimes
 from headway.gateway.observing.chapter import UNKNOWN, ChapterDocument, DecisionRow, EndedRequest, Engine, LogDocument
+from headway.gateway.observing.recent_decisions import policy_name
 from headway.http.answer_tally import CACHED, PROMPT
 from headway.results.decision_log import DecisionLog
 from headway.results.recorder import COLUMNS, COMPLETED, NAMED, USUAL_CLASS, Recorder, RunFacts, seen_stats
@@ -66,6 +67,7 @@ def result_of(document: ChapterDocument) -> Result:
     if document.log is not None:
         numbers = {row.id: place for place, row in enumerate(rows)}
         log = _log(document.log, document.engines, places, numbers)
+        log.queues = policy_name(document.policies.get("flow", "none")) != "none"
         result.trace, result.decisions = "decisions", log.decisions(result.requests)
     return result
 
