@@ -9,6 +9,7 @@ of 512-token blocks. Only full blocks match, so `uncached` = prompt tokens − h
 
 from collections.abc import Sequence
 from fractions import Fraction
+from operator import attrgetter
 from typing import Annotated
 
 from msgspec import Struct
@@ -25,15 +26,16 @@ from headway.views.instance import InstanceView
 LRU_BLOCKS = Usual(
     976
 )  # about 500,000 tokens in blocks of 512 tokens; the usual 31,250 blocks of 16 tokens hold the same number
+_inflight, _pending = attrgetter("inflight"), attrgetter("pending_prefill_tokens")
 COUNTERS = ("inflight", "pending_prefill_tokens", "prefix_index")
 
 
 def prefill_terms(instances: Sequence[InstanceView], uncached: list[float], joining: int = 0) -> dict[str, list[float]]:
     """Return the quantities that the scores combine, for scorecards. `joining` is 1 if this request counts too."""
     return {
-        "pending_tokens": [view.pending_prefill_tokens for view in instances],
+        "pending_tokens": list(map(_pending, instances)),
         "uncached_tokens": uncached,
-        "num_requests": [view.inflight + joining for view in instances],
+        "num_requests": [count + joining for count in map(_inflight, instances)],
     }
 
 

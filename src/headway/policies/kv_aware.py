@@ -22,7 +22,7 @@ ROUNDING = 1e-9  # larger than the rounding error of any score
 MAX_PREFIXES: Final = 1024  # maximum number of prefixes whose hashes are cached
 TERMS: Final = ("kv", "load", "power", "capacity")  # terms of the score, by the names of their weights
 FEW: Final = 8  # with at most this number of instances, all of them are scored
-_watts: Final = attrgetter("watts")
+_busy, _capacity, _watts = attrgetter("busy"), attrgetter("capacity"), attrgetter("watts")
 
 
 @policy("routing", "kv-aware", exact=["inflight", "prefix_index"], reported=["busy", "watts"], kind="extra")
@@ -108,20 +108,15 @@ class KvAware(Believer):
     ) -> dict[str, list[float]]:
         """Return the values of the four terms of the score, before weights."""
         limit = self.max_concurrent
-        terms: tuple[list[float], ...] = [], [], [], []
-        add_overlap, add_idle, add_power, add_capacity = (values.append for values in terms)
-        for view in instances:
-            util = view.inflight / (limit or view.max_batch_size)
-            if (busy := view.busy) > util:
-                util = busy
-            if util > 1.0:
-                util = 1.0
-            hit = hits[view.index]
-            add_overlap((hit / blocks if hit < blocks else 1.0) if blocks else 0.0)
-            add_idle(1.0 - util)
-            add_power(1.0 - view.watts / peak)
-            add_capacity(view.capacity)
-        return dict(zip(TERMS, terms, strict=True))
+        held = [hits[view.index] for view in instances]
+        loads = [view.inflight / (limit or view.max_batch_size) for view in instances]
+        utils = map(max, loads, map(_busy, instances))
+        return {
+            "kv": [hit / blocks if hit < blocks else 1.0 for hit in held] if blocks else [0.0] * len(held),
+            "load": [1.0 - util if util < 1.0 else 0.0 for util in utils],
+            "power": [1.0 - watts / peak for watts in map(_watts, instances)],
+            "capacity": list(map(_capacity, instances)),
+        }
 
     def totals(self, terms: dict[str, list[float]]) -> list[float]:
         """Return the scores of these terms: the same as `scores`."""

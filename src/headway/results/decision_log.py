@@ -105,6 +105,14 @@ class DecisionLog:
         if card is None:
             self.scorers.append(-1)
             return
+        rows, count = card.scores, len(names)
+        if card.prefill is None and len(card.totals) == count and list(map(len, rows.values())) == [count] * len(rows):
+            self.scorers.append(self.cards.number(tuple(rows)))  # the usual case: no candidate was filtered out
+            extend = self.scores.extend
+            extend(card.totals)
+            for row in rows.values():
+                extend(row)
+            return
         halves = [card] if card.prefill is None else [card, card.prefill]
         scorers = tuple(dict.fromkeys(name for half in halves for name in half.scores))
         self.scorers.append(self.cards.number(scorers))
@@ -112,12 +120,8 @@ class DecisionLog:
             numbers: dict[str, float] = {}
             for half in halves:
                 row = half.totals if scorer is None else half.scores.get(scorer, [])
-                if len(halves) == 1 and len(row) == len(names):  # no candidate was filtered out
-                    self.scores.extend(row)
-                    break
                 numbers.update(zip(half.left, row, strict=False))
-            else:
-                self.scores.extend([numbers.get(name, nan) for name in names])
+            self.scores.extend([numbers.get(name, nan) for name in names])
 
     def __len__(self) -> int:
         return len(self.request)
@@ -137,7 +141,7 @@ class DecisionLog:
         views = [self.views[index] for index in candidates]
         uncached = [tokens - cached for cached in believed]
         itself = self.prefill[place] < 0 and self.views[self.target[place]].role == "decode"
-        estimate = partial(_estimate, "prefill" if itself else "decode")
+        idle = "prefill" if itself else "decode"  # the role whose instances do not compute this prompt
         scores, totals = self._card(place, count)
         recorded: Json = {name: signals.get(name, []) for name in RECORDED}  # empty lists if not recorded
         recorded["tier_used"] = _by_tier(signals, count)
@@ -151,7 +155,10 @@ class DecisionLog:
             priority=self.priority[place],
             candidates=list(candidates),
             believed_tokens=believed,
-            estimated_ttft_ps=list(map(estimate, views, uncached, *counts)),
+            estimated_ttft_ps=[
+                -1 if view.role == idle else round(view.estimate(*load) * PS_PER_SECOND)
+                for view, *load in zip(views, uncached, *counts, strict=True)
+            ],
             scores=scores,
             totals=totals,
             lowest_wins=bool(self.lowest_wins[place]),
@@ -199,14 +206,6 @@ class DecisionLog:
             else:
                 rows.append(numbers)
         return dict(zip(names, rows[1:], strict=True)), rows[0]
-
-
-def _estimate(idle: str, view: InstanceView, tokens: int, decodes: int, pending: int, inflight_tokens: int) -> int:
-    """Return the TTFT that the latency model estimates, in picoseconds. `idle` is the role whose instances do not
-    compute this prompt. If the instance has that role, return -1."""
-    if view.role == idle:
-        return -1
-    return round(view.estimate(tokens, decodes, pending, inflight_tokens) * PS_PER_SECOND)
 
 
 def _by_tier(signals: dict[str, list[Any]], count: int) -> list[dict[str, int]]:

@@ -302,8 +302,8 @@ class InstanceView:
         if self._estimator is None:
             raise HeadwayError(f"{self.id}: there is no estimator of step times. Bind the policies to a Context first.")
         step_seconds = self._estimator.step_seconds
-        context = max(0, inflight_tokens - pending) if decodes else 0
-        chunk = max(1, self.max_batch_tokens - decodes)
+        context = inflight_tokens - pending if decodes and inflight_tokens > pending else 0
+        chunk = self.max_batch_tokens - decodes if self.max_batch_tokens > decodes else 1
         steps, rest = divmod(pending + tokens, chunk)
         seconds = step_seconds(self, rest, decodes, context) if rest else 0.0
         return seconds + steps * step_seconds(self, chunk, decodes, context) if steps else seconds
