@@ -96,6 +96,7 @@ class Priority(Struct, frozen=True, gc=False):
 
     score: float = 0.0
     hints: Hints = MappingProxyType({})
+    reason: str = ""  # why the request has this score; only recorded
 
 
 NO_PRIORITY: Final = Priority()

@@ -9,9 +9,10 @@ import pytest
 
 import headway
 from headway.errors import HeadwayError
+from headway.policies import registry
 from headway.results.decisions import RECORDED, Decision
 from headway.results.records import Batch, KvMove
-from headway.types import Request, Route, Scorecard
+from headway.types import NO_PRIORITY, Priority, Request, Route, Scorecard
 from headway.views.cluster import ClusterView
 from headway.views.instance import SIGNALS
 
@@ -328,3 +329,31 @@ def test_a_decision_names_the_prompt_by_its_beginning() -> None:
     assert decisions is not None
     assert len({each.prefix for each in decisions}) == BASE["workload"]["prefix"]["groups"]
     assert all(each.prompt_tokens >= each.believed_tokens[0] for each in decisions)
+
+
+class Halves:
+    """Gives odd requests a priority without a reason, and even requests none."""
+
+    def prioritise(self, request: Request, cluster: ClusterView) -> Priority:
+        return Priority(2.0, {"odd": 1.0}) if request.id % 2 else NO_PRIORITY
+
+
+def test_priorities_are_recorded_with_hints_and_reasons(tmp_path: Path) -> None:
+    result = headway.simulate(BASE, priority="slo-deadline", trace="decisions")
+    assert [each.request for each in result.priorities] == list(range(240))
+    for each, arrival in zip(result.priorities, result.requests["arrival_ps"], strict=True):
+        assert each.at_ps == arrival and each.score == result.requests["priority"][each.request]
+        assert (list(each.hints), each.reason) == (["slack_s"], "deadline of the first token")
+    result.save(tmp_path / "run")
+    assert headway.Result.load(tmp_path / "run").priorities == result.priorities
+    own = headway.simulate(BASE, priority=Halves(), trace="decisions").priorities
+    assert {(each.request % 2, each.score, each.reason) for each in own} == {(1, 2.0, "scored by Halves")}
+    assert len(own) == 120 and own[0].hints == {"odd": 1.0}
+    assert headway.simulate(BASE, trace="full").priorities == []
+    assert headway.simulate(BASE, priority="slo-deadline").priorities == []
+
+
+@pytest.mark.parametrize("name", [name for name in registry.names("priority") if name != "none"])
+def test_every_priority_policy_gives_a_reason(name: str) -> None:
+    priorities = headway.simulate(BASE, overrides="workload.requests=3", priority=name, trace="decisions").priorities
+    assert len(priorities) == 3 and all(each.reason for each in priorities)

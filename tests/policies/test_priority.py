@@ -70,15 +70,15 @@ CLASSES = ("realtime", "standard", "batch", "best-effort")
 
 def test_short_prompts_come_first():
     policy = made("shortest-prompt")
-    assert policy.prioritise(prompt(70), cluster()) == Priority(-70.0)
+    assert policy.prioritise(prompt(70), cluster()) == Priority(-70.0, reason="length of the prompt")
 
 
 def test_the_slack_is_what_is_left_of_the_target():
     policy = made({"name": "slo-deadline", "targets": {"realtime": "500ms"}, "other": "1m"})
     found = policy.prioritise(asked(1, 2 * SECOND, "realtime"), cluster(3 * SECOND))
-    assert found == Priority(-2.5, {"slack_s": -0.5})
+    assert found == Priority(-2.5, {"slack_s": -0.5}, "deadline of the first token")
     found = policy.prioritise(asked(1, 2 * SECOND), cluster(3 * SECOND))
-    assert found == Priority(-62.0, {"slack_s": 59.0})
+    assert found == Priority(-62.0, {"slack_s": 59.0}, "deadline of the first token")
 
 
 TIMES = st.integers(0, 10_000).map(lambda tenths: tenths * SECOND // 10)
@@ -124,8 +124,8 @@ def test_a_tenant_with_much_in_flight_for_its_weight_comes_later():
     policy = made({"name": "tenant-weighted", "weights": {"gold": 3}})
     gold, other = prompt(tenant="gold"), prompt(tenant="other")
     view = views(1)[0]
-    assert policy.prioritise(gold, cluster()) == Priority(3.0, {"weight": 3.0})
-    assert policy.prioritise(other, cluster()) == Priority(1.0, {"weight": 1.0})
+    assert policy.prioritise(gold, cluster()) == Priority(3.0, {"weight": 3.0}, "share of the tenant")
+    assert policy.prioritise(other, cluster()) == Priority(1.0, {"weight": 1.0}, "share of the tenant")
     for _ in range(3):
         policy.observe(Routed(0, gold, view))
     assert policy.prioritise(gold, cluster()).score == 0.75
@@ -217,6 +217,7 @@ class Answers:
         ),
         (
             Priority(1.0, ["weight"]),  # type: ignore[arg-type]
+            Priority(1.0, reason=7),  # type: ignore[arg-type]
             r"Answers\.prioritise must give hints as .* finite numbers, got \['weight'\], at request 4\.",
         ),
         (ValueError("odd"), r"line \d+, in Answers\.prioritise: ValueError: odd, at request 0\."),

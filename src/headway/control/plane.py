@@ -31,6 +31,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from headway.config.units import duration_text
 from headway.config.wording import shown
 from headway.control.audience import Audience, Observe
@@ -169,6 +171,10 @@ class ControlPlane:
         if priority is not NO_PRIORITY:
             check_priority(stages.priority, priority, request)
             cluster.priority = priority
+            if self.journals:
+                scored = priority if priority.reason else replace(priority, reason=stages.scored)
+                for journal in self.journals:
+                    journal.on_prioritised(now_ps, request, scored)
         if group.flow is not None:
             group.flow.put(now_ps, request, priority)
             if self.audience.state is not None:

@@ -23,7 +23,9 @@ class Stages:
     def __init__(self, admission: Any, priority: Any, routing: Any) -> None:
         self.admission, self.priority, self.routing = admission, priority, routing
         self.permit: Permit | None = getattr(admission, "permit", None)  # checks the targets that routing chose
+        # Reasons for the record, if the policies give none.
         self.chosen = f"chosen by {entry_of(routing).name}"
+        self.scored = f"scored by {entry_of(priority, 'priority').name}"
 
     def with_reason(self, route: Route) -> Route:
         """Return a route for the record. If the policy gives no reason, the record has a general one."""

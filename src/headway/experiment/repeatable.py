@@ -158,6 +158,9 @@ class Tape:
         words = f"rejected ({verdict.reason})" if isinstance(verdict, Reject) else f"delayed by {delay} ps"
         self._record(request, words, now_ps, delay)
 
+    def on_prioritised(self, now_ps: int, request: Request, priority: Priority) -> None:
+        pass
+
     def on_routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
         target = route.target if route.prefill is None else f"{route.prefill} and {route.target}"
         own = [route.reason, route.cached_tokens, route.priority, priority.score, dict(priority.hints)]

@@ -59,6 +59,9 @@ class Explainer:
     def on_refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None:
         pass
 
+    def on_prioritised(self, now_ps: int, request: Request, priority: Priority) -> None:
+        pass
+
     def on_routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
         self.explain(request, route)
 
@@ -142,6 +145,7 @@ def run_prepared(
         result._key = prepared.scenario.key
     result.trace = trace
     result.decisions = None if log is None else log.decisions(result.requests)
+    result.priorities = [] if log is None else log.priorities
     result.series = simulation.cluster.series()
     return result
 

@@ -29,6 +29,9 @@ def check_priority(policy: Any, priority: object, request: Request) -> None:
     if priority.hints and not (isinstance(priority.hints, Mapping) and all(map(is_number, priority.hints.values()))):
         right = "prioritise must give hints as a mapping of names to finite numbers"
         raise wrong_answer("policies.priority", policy, right, priority.hints, request)
+    if not isinstance(priority.reason, str):
+        right = "prioritise must give the reason as a text"
+        raise wrong_answer("policies.priority", policy, right, priority.reason, request)
 
 
 def check_scale(policy: Any, answer: object, pool: PoolView) -> None:

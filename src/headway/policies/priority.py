@@ -50,8 +50,8 @@ class ByClass:
 
     def __post_init__(self) -> None:
         check_scores(self.scores, "scores")
-        self.by_class = {name: Priority(score) for name, score in self.scores.items()}
-        self.rest = Priority(self.other)
+        self.by_class = {name: Priority(score, reason=f"class {name}") for name, score in self.scores.items()}
+        self.rest = Priority(self.other, reason="other class")
 
     def prioritise(self, request: Request, cluster: ClusterView) -> Priority:
         return self.by_class.get(request.slo_class, self.rest)
@@ -75,7 +75,8 @@ class SloDeadline:
 
     def prioritise(self, request: Request, cluster: ClusterView) -> Priority:
         due_ps = request.arrival_ps + self.target_ps.get(request.slo_class, self.other_ps)
-        return Priority(-due_ps / PS_PER_SECOND, {"slack_s": (due_ps - cluster.now_ps) / PS_PER_SECOND})
+        hints = {"slack_s": (due_ps - cluster.now_ps) / PS_PER_SECOND}
+        return Priority(-due_ps / PS_PER_SECOND, hints, "deadline of the first token")
 
 
 @policy("priority", "shortest-prompt", reported=())
@@ -83,7 +84,7 @@ class ShortestPrompt:
     """Prefers short prompts: score = −prompt tokens. It reads no signal. Long prompts may starve."""
 
     def prioritise(self, request: Request, cluster: ClusterView) -> Priority:
-        return Priority(-float(request.prompt_tokens))
+        return Priority(-float(request.prompt_tokens), reason="length of the prompt")
 
 
 @policy("priority", "aging", reported=())
@@ -106,7 +107,7 @@ class Aging:
     def prioritise(self, request: Request, cluster: ClusterView) -> Priority:
         base = self.scores.get(request.slo_class, self.other)
         waited = (cluster.now_ps - request.arrival_ps) / PS_PER_SECOND
-        return Priority(base - self.per_second * (request.arrival_ps / PS_PER_SECOND), {"waited_s": waited})
+        return Priority(base - self.per_second * (request.arrival_ps / PS_PER_SECOND), {"waited_s": waited}, "class and age")
 
 
 @policy("priority", "tenant-weighted", reported=())
@@ -129,7 +130,7 @@ class TenantWeighted:
 
     def prioritise(self, request: Request, cluster: ClusterView) -> Priority:
         hints = self.hints.get(request.tenant, self.even)
-        return Priority(hints["weight"] / (1 + self.inflight.get(request.tenant, 0)), hints)
+        return Priority(hints["weight"] / (1 + self.inflight.get(request.tenant, 0)), hints, "share of the tenant")
 
     def observe(self, event: Event) -> None:
         if isinstance(event, InstanceChanged):

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
 from headway.policies.context import Context
-from headway.results.decisions import RECORDED, Decision, Decisions, Verdict
+from headway.results.decisions import RECORDED, Decision, Decisions, PriorityRecord, Verdict
 from headway.results.router_past import RouterPast
 from headway.results.table import Table
 from headway.types import PS_PER_SECOND, Delay, Json, Priority, Reject, Request, Route, Scorecard
@@ -31,6 +31,7 @@ class DecisionLog:
         """`queues` says whether requests may wait in a queue at the router."""
         self.queues = queues
         self.verdicts: list[Verdict] = []
+        self.priorities: list[PriorityRecord] = []
         self.requests: Table | None = None
         self.ends: list[Sequence[Any]] = []  # the columns of `requests` in ENDS
         self.request, self.at_ps = array("q"), array("q")
@@ -264,6 +265,10 @@ class RouterJournal:
         else:
             entry = Verdict(now_ps, request.id, "delayed", "", verdict.duration_ps)
         self.log.verdicts.append(entry)
+
+    def on_prioritised(self, now_ps: int, request: Request, priority: Priority) -> None:
+        record = PriorityRecord(now_ps, request.id, float(priority.score), dict(priority.hints), priority.reason)
+        self.log.priorities.append(record)
 
     def on_stopped(self, instance: int) -> None:
         if self.own:

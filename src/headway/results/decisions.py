@@ -30,6 +30,16 @@ class Verdict(Struct, frozen=True, gc=False):
     delay_ps: int = 0
 
 
+class PriorityRecord(Struct, frozen=True):
+    """A priority policy set the importance of an admitted request. A request without a record has no priority."""
+
+    at_ps: int
+    request: int
+    score: float
+    hints: dict[str, float] = {}
+    reason: str = ""  # the policy's reason, or its name
+
+
 class Decision(Struct, frozen=True):
     """A decision to send a request to an instance. Lists have one entry per candidate, in the order of `candidates`."""
 

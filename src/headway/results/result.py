@@ -12,7 +12,7 @@ from headway.config.arguments import checked
 from headway.display.displayed import Displayed, Types
 from headway.results import store
 from headway.results.checks import verify
-from headway.results.decisions import Decisions
+from headway.results.decisions import Decisions, PriorityRecord
 from headway.results.findings import find
 from headway.results.metrics import summarise
 from headway.results.recorder import InstanceStats, Recorder, RunFacts, ScaleRecord, StateChange
@@ -45,8 +45,8 @@ class Result(Displayed):
     """
 
     __slots__ = (
-        "_findings", "_key", "_summary", "counterfactuals", "decisions", "events", "preemptions", "prompts",
-        "queue_limits", "requests", "scaling_events", "scenario", "series", "states", "thrashes", "trace",
+        "_findings", "_key", "_summary", "counterfactuals", "decisions", "events", "preemptions", "priorities",
+        "prompts", "queue_limits", "requests", "scaling_events", "scenario", "series", "states", "thrashes", "trace",
     )  # fmt: skip
 
     _view: ClassVar[str] = "headway.report.notebook:run_view"
@@ -63,6 +63,7 @@ class Result(Displayed):
         trace: str = "minimal",
         preemptions: list[Preemption] | None = None,
         thrashes: list[Thrash] | None = None,
+        priorities: list[PriorityRecord] | None = None,
         queue_limits: list[QueueLimit] | None = None,
         decisions: Decisions | None = None,
         series: list[Series] | None = None,
@@ -78,6 +79,7 @@ class Result(Displayed):
         self.trace = trace  # level of detail: minimal, decisions or full
         self.preemptions = preemptions or []
         self.thrashes = thrashes or []
+        self.priorities = priorities or []
         self.queue_limits = queue_limits or []
         self.decisions = decisions
         self.series = series or []

@@ -10,6 +10,7 @@ The following files exist only if they have entries, with one object per line:
 
     decisions.jsonl        routing decisions with their inputs and outcomes, if traced
     admission.jsonl        requests that admission rejected or delayed, if decisions were traced
+    priorities.jsonl       priorities of requests with their reasons, if decisions were traced
     gauges.jsonl           use of the GPUs' KV caches over time, if decisions were traced
     events.jsonl           changes of batches and moves of KV blocks, in a full trace
     preemptions.jsonl      preempted requests
@@ -35,7 +36,7 @@ import yaml
 from headway import __version__
 from headway.config.wording import cut
 from headway.errors import HeadwayError
-from headway.results.decisions import Decisions, Verdict
+from headway.results.decisions import Decisions, PriorityRecord, Verdict
 from headway.results.lines import DecisionFile, read_requests, write_lines, write_requests
 from headway.results.lines import clean as clean
 from headway.results.recorder import ScaleRecord, StateChange
@@ -68,6 +69,7 @@ LISTS: Final[dict[str, tuple[str, Any]]] = {
     "findings": ("findings.jsonl", Finding),
     "series": ("gauges.jsonl", Series),
     "events": ("events.jsonl", Batch | KvMove),
+    "priorities": ("priorities.jsonl", PriorityRecord),
     "preemptions": ("preemptions.jsonl", Preemption),
     "thrashes": ("thrashes.jsonl", Thrash),
     "queue_limits": ("queue_limits.jsonl", QueueLimit),

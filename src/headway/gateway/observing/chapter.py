@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from headway.gateway.engines.member import BackendSpec
 from headway.results.decision_log import DecisionLog
-from headway.results.decisions import Verdict
+from headway.results.decisions import PriorityRecord, Verdict
 from headway.types import Json, Request, Scorecard
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ class LogDocument(Struct):
     signals: list[str]  # names of the signals, in the order of `DecisionRow.signals`
     block_tokens: int
     verdicts: list[Verdict]
+    priorities: list[PriorityRecord] = []
 
 
 class ChapterDocument(Struct):
@@ -144,7 +145,10 @@ class LiveLog(DecisionLog):
         self.rows.add(DecisionRow(*(*self._row, card)))
 
     def document(self) -> LogDocument:
-        return LogDocument(self.rows.pack(), self.sets.words, list(self.signals), self.block_tokens, self.verdicts)
+        signals = list(self.signals)
+        return LogDocument(
+            self.rows.pack(), self.sets.words, signals, self.block_tokens, self.verdicts, self.priorities
+        )
 
 
 class Chapter:

@@ -88,6 +88,9 @@ class Decisions:
         self.every.append(entry)
         self.explained.append(entry)  # a refusal counts as explained, because it needs no scorecard
 
+    def on_prioritised(self, now_ps: int, request: Request, priority: Priority) -> None:
+        pass
+
     def on_routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
         cluster = self.cluster
         if not cluster.explain:

@@ -69,6 +69,7 @@ def result_of(document: ChapterDocument) -> Result:
         log = _log(document.log, document.engines, places, numbers)
         log.queues = policy_name(document.policies.get("flow", "none")) != "none"
         result.trace, result.decisions = "decisions", log.decisions(result.requests)
+        result.priorities = log.priorities
     return result
 
 
@@ -166,6 +167,7 @@ def _log(
             log.take(numbers[request], at_ps, router, places.get(target, -1), places.get(prefill, -1), *rest)
             log.score(card, names[row.candidates])
     log.verdicts = [msgspec.structs.replace(verdict, request=numbers[verdict.request]) for verdict in document.verdicts]
+    log.priorities = [msgspec.structs.replace(each, request=numbers[each.request]) for each in document.priorities]
     return log
 
 

@@ -175,6 +175,10 @@ class Records:
         if (journal := self._journal_of(request)) is not None:
             journal.on_refused(now_ps, request, verdict)
 
+    def on_prioritised(self, now_ps: int, request: Request, priority: Priority) -> None:
+        if (journal := self._journal_of(request)) is not None:
+            journal.on_prioritised(now_ps, request, priority)
+
     def on_routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
         if (journal := self._journal_of(request)) is not None:
             journal.on_routed(now_ps, request, route, priority)

@@ -109,6 +109,9 @@ class Shadows:
     def on_stopped(self, instance: int) -> None:
         pass
 
+    def on_prioritised(self, now_ps: int, request: Request, priority: Priority) -> None:
+        pass
+
     def on_routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
         willing = [candidate for candidate in self.candidates.values() if candidate.wants()]
         if not willing:

@@ -195,7 +195,7 @@ class CodedPriority(Coded):
 
     def prioritise(self, request: Request, cluster: ClusterView) -> Priority:
         self.begin(lang.STEPS, NOTHING, cluster.tenants if self.tenants else None)
-        return Priority(self.ask_number(self.call, request, request, cluster))
+        return Priority(self.ask_number(self.call, request, request, cluster), reason=f"scored by {self.program.name}")
 
 
 class CodedScheduler(Coded):
