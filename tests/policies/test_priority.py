@@ -217,8 +217,11 @@ class Answers:
         ),
         (
             Priority(1.0, ["weight"]),  # type: ignore[arg-type]
-            Priority(1.0, reason=7),  # type: ignore[arg-type]
             r"Answers\.prioritise must give hints as .* finite numbers, got \['weight'\], at request 4\.",
+        ),
+        (
+            Priority(1.0, reason=7),  # type: ignore[arg-type]
+            r"Answers\.prioritise must give the reason as a text, got 7, at request 4\.",
         ),
         (ValueError("odd"), r"line \d+, in Answers\.prioritise: ValueError: odd, at request 0\."),
     ],

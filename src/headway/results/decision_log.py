@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
+from functools import cache, partial
+from itertools import chain
 from math import isnan, nan
 from operator import attrgetter
+from struct import Struct
 from typing import Any, Final, Generic, TypeVar
 
 from headway.policies.context import Context
@@ -22,6 +24,12 @@ TYPE_CODES: Final = {"tokens": "q", "share": "d"}  # kind of a signal -> type co
 LARGEST_KEY: Final = (1 << 64) - 1
 Candidates = tuple[int, ...]
 Word = TypeVar("Word")
+
+
+@cache
+def packer(count: int) -> Callable[..., bytes]:
+    """Return a function that packs `count` floats. For many numbers this is faster than `array.fromlist`."""
+    return Struct(f"{count}d").pack
 
 
 class DecisionLog:
@@ -109,20 +117,18 @@ class DecisionLog:
         rows, count = card.scores, len(names)
         if card.prefill is None and len(card.totals) == count and list(map(len, rows.values())) == [count] * len(rows):
             self.scorers.append(self.cards.number(tuple(rows)))  # the usual case: no candidate was filtered out
-            extend = self.scores.extend
-            extend(card.totals)
-            for row in rows.values():
-                extend(row)
+            numbers = [*card.totals, *chain.from_iterable(rows.values())]
+            self.scores.frombytes(packer(len(numbers))(*numbers))
             return
         halves = [card] if card.prefill is None else [card, card.prefill]
         scorers = tuple(dict.fromkeys(name for half in halves for name in half.scores))
         self.scorers.append(self.cards.number(scorers))
         for scorer in (None, *scorers):
-            numbers: dict[str, float] = {}
+            scores: dict[str, float] = {}
             for half in halves:
                 row = half.totals if scorer is None else half.scores.get(scorer, [])
-                numbers.update(zip(half.left, row, strict=False))
-            self.scores.extend([numbers.get(name, nan) for name in names])
+                scores.update(zip(half.left, row, strict=False))
+            self.scores.extend([scores.get(name, nan) for name in names])
 
     def __len__(self) -> int:
         return len(self.request)
