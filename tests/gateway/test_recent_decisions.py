@@ -49,7 +49,11 @@ def test_a_decision_has_the_totals_the_tenant_and_recent_latencies_if_a_policy_d
     for _ in range(2):
         chat(gateway, stream=True, x_headway_tenant="t")
     last, first = admin(gateway, "/debug/decisions").json()["decisions"]
-    assert (last["reason"], last["router_state"]["inflight"], last["router_state"]["queued"]) == ("chosen by mine", 0, 0)
+    assert (last["reason"], last["router_state"]["inflight"], last["router_state"]["queued"]) == (
+        "chosen by mine",
+        0,
+        0,
+    )
     assert (first["tenant_state"]["requests"], last["tenant_state"]["requests"]) == (1, 2)
     assert first["candidates"][0]["recent_ttft"] is None and last["candidates"][0]["recent_ttft"] > 0
 

@@ -107,7 +107,9 @@ class Aging:
     def prioritise(self, request: Request, cluster: ClusterView) -> Priority:
         base = self.scores.get(request.slo_class, self.other)
         waited = (cluster.now_ps - request.arrival_ps) / PS_PER_SECOND
-        return Priority(base - self.per_second * (request.arrival_ps / PS_PER_SECOND), {"waited_s": waited}, "class and age")
+        return Priority(
+            base - self.per_second * (request.arrival_ps / PS_PER_SECOND), {"waited_s": waited}, "class and age"
+        )
 
 
 @policy("priority", "tenant-weighted", reported=())

@@ -161,7 +161,6 @@ def spoke_most(decision: Decision, chosen: int, other: int, weights: dict[str, f
     return best
 
 
-
 def terms(decision: Decision, weights: dict[str, float]) -> dict[str, list[float | None]]:
     """Return the scores whose weighted sum is the total. If a policy with a single score lists its terms, these are the
     terms; but if they do not add up, as the factors of a product, return the score alone."""

@@ -68,7 +68,10 @@ class InstanceView:
     ] = field(default_factory=lambda: NO_TIERS)
 
     inflight: Annotated[
-        int, exact("count", "Requests sent there that have not ended.", hint=True, shared=True, recorded=True, wasm=1, status=0)
+        int,
+        exact(
+            "count", "Requests sent there that have not ended.", hint=True, shared=True, recorded=True, wasm=1, status=0
+        ),
     ] = 0
     inflight_tokens: Annotated[
         int, exact("tokens", "Prompt tokens of requests in flight.", hint=True, shared=True, wasm=2, status=1)
