@@ -10,7 +10,7 @@ from headway.errors import HeadwayError
 from headway.experiment.counterfactual import counterfactuals
 from headway.experiment.run import prepare, run_prepared
 from headway.experiment.runner import Progress
-from headway.results.decisions import RECORDED_BY_KIND, RECORDED_SINGLE, Decision
+from headway.results.decisions import RECORDED_SINGLE, Decision
 from headway.results.records import Counterfactual
 from headway.results.result import Result
 from headway.results.statistics import PS_PER_MS
@@ -159,7 +159,8 @@ def _candidate(decision: Decision, place: int, tried: list[Counterfactual], ids:
     return {
         "id": ids.get(index, str(index)),
         "chosen": index in (decision.target, decision.prefill),
-        **{name: values[place] if (values := getattr(decision, name)) else None for name in RECORDED_BY_KIND},
+        **{name: values[place] if (values := getattr(decision, name)) else None for name in RECORDED_SINGLE},
+        **({"tier_used": decision.tier_used[place]} if decision.tier_used else {}),
         "believed_tokens": decision.believed_tokens[place],
         "estimated_ttft_ms": _ms_or_none(decision.estimated_ttft_ps[place]),
         "scores": {name: row[place] for name, row in decision.scores.items()},

@@ -7,7 +7,7 @@ token, or ends. `hit` is the number of prompt tokens that the router believes to
 of 512-token blocks. Only full blocks match, so `uncached` = prompt tokens − hit is never negative.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from operator import attrgetter
 from typing import Annotated
@@ -30,7 +30,7 @@ _inflight, _pending = attrgetter("inflight"), attrgetter("pending_prefill_tokens
 COUNTERS = ("inflight", "pending_prefill_tokens", "prefix_index")
 
 
-def prefill_terms(instances: Sequence[InstanceView], uncached: list[float], joining: int = 0) -> dict[str, list[float]]:
+def prefill_terms(instances: Sequence[InstanceView], uncached: list[int], joining: int = 0) -> Mapping[str, list[int]]:
     """Return the quantities that the scores combine, for scorecards. `joining` is 1 if this request counts too."""
     return {
         "pending_tokens": list(map(_pending, instances)),

@@ -80,7 +80,8 @@ class KvAware(Believer):
             blocks = self.prefix_tokens // size
         hits = self.matches(path)
         peak = highest_watts(instances)
-        among, terms = instances, None
+        among: Sequence[InstanceView] = instances
+        terms = None
         if cluster.explain:
             terms = self.terms(instances, hits, blocks, peak)
             scores = self.totals(terms)

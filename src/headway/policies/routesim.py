@@ -143,9 +143,9 @@ class PrefixOverlap(Believer):
         if cluster.explain:
             loads = [view.effective_load / view.max_queue for view in instances]
             shares = [hits[view.index] / total for view in instances]
-            cache = [0.0 if load > max_load else weight * share for load, share in zip(loads, shares, strict=True)]
+            cached = [0.0 if load > max_load else weight * share for load, share in zip(loads, shares, strict=True)]
             idle = [rest * (1.0 - load) for load in loads]
-            card = single_score_card(instances, scores, view, terms={"cache": cache, "load": idle})
+            card = single_score_card(instances, scores, view, terms={"cache": cached, "load": idle})
         return Route(view.id, "highest score", hits[view.index] * size, None, card)
 
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from headway.policies.context import Candidates
 from headway.types import Scorecard
 from headway.views.instance import InstanceView
 
 TOTAL: Final = "score"  # name of the score of a policy that has a single score, which is also its total
-NO_TERMS: Final[Mapping[str, list[float]]] = MappingProxyType({})
+NO_TERMS: Final[Mapping[str, Sequence[float]]] = MappingProxyType({})
 
 
 class Cuts:
@@ -39,12 +39,12 @@ def single_score_card(
     picked: InstanceView,
     *,
     lowest_wins: bool = False,
-    terms: Mapping[str, list[float]] = NO_TERMS,
+    terms: Mapping[str, Sequence[float]] = NO_TERMS,
 ) -> Scorecard:
     """Return the scorecard of a policy that has one score for each candidate. If the score is a formula, `terms` has
     the values of its terms by name."""
     names, values = ids(candidates), list(totals)
-    scores = {TOTAL: values, **terms}
+    scores: dict[str, Any] = {TOTAL: values, **terms}
     return Scorecard(names, picked.id, left=names, scores=scores, totals=values, lowest_wins=lowest_wins)
 
 

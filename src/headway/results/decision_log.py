@@ -205,9 +205,9 @@ class DecisionLog:
         if self.scorers[place] < 0:
             return {}, []
         names, at = self.cards.words[self.scorers[place]], self.scored[place]
-        rows = []
+        rows: list[list[float | None]] = []
         for begin in range(at, at + (1 + len(names)) * count, count):
-            numbers = self.scores[begin : begin + count].tolist()
+            numbers: list[Any] = self.scores[begin : begin + count].tolist()
             if isnan(sum(numbers)):  # a candidate has no score; or two scores are infinite
                 rows.append([None if isnan(number) else number for number in numbers])
             else:

@@ -16,7 +16,8 @@ from headway.views.signals import UNITS
 
 # Columns of a data frame that describe the whole decision.
 WHOLE: Final = (
-    "request", "at_ps", "reason", "priority", "prompt_tokens", "prefix", "predicted_tokens", "cached_tokens", "tier", "ttft_ps", "e2e_ps",
+    "request", "at_ps", "reason", "priority", "prompt_tokens", "prefix", "predicted_tokens", "cached_tokens", "tier",
+    "ttft_ps", "e2e_ps",
 )  # fmt: skip
 
 

@@ -1,5 +1,5 @@
-"""What the routers knew of their past at a decision: totals, the request's tenant, and recent latencies. It follows from
-the columns of the requests, so that neither a run nor a gateway has to record it.
+"""What the routers knew of their past at a decision: totals, the request's tenant, and recent latencies. It follows
+from the columns of the requests, so that neither a run nor a gateway has to record it.
 
 The definitions are those of the views (`Totals`, `TenantView`, `Recent`), but over all routers of the run. The request
 that is being routed is neither queued nor in flight.
@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
+
 from msgspec import Struct
 
 from headway.results.table import Table
@@ -84,8 +85,8 @@ class RouterPast:
     def __init__(self, requests: Table, decided: Sequence[int], queues: bool) -> None:
         self.queues = queues
         names = ("arrival_ps", "admitted_ps", "first_token_ps", "finished_ps", "output_tokens", "instance")
-        columns = arrival, admitted, first, finished, tokens, instance = [requests.column(name) for name in names]
-        self.arrival, self.admitted = arrival, admitted
+        columns = [requests.column(name) for name in names]
+        self.arrival, self.admitted, *_ = columns
         self.tenant, self.slo_class = requests.column("tenant"), requests.column("slo_class")
         self.again: set[int] = set()  # places of decisions on requests that had been sent before
         self.sent_before: list[int] = []  # for each decision: number of other requests that had been sent

@@ -266,7 +266,7 @@ class _Rewrite(ast.NodeTransformer):
         name = node.func.id
         if name in ("any", "all"):
             return self._any_or_all(node, name)
-        arguments = [self.visit(argument) for argument in node.args]
+        arguments: list[ast.expr] = [self.visit(argument) for argument in node.args]
         if name == TERM and not self.explaining:
             return arguments[1]
         if name in ("cached_tokens", "tenant"):
