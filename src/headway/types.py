@@ -19,7 +19,8 @@ PS_PER_NS: Final = 1_000
 NEVER: Final = 1 << 120  # a time in picoseconds that is later than any event
 # Rules for the load of an instance, see `InstanceView.effective_load`
 LoadRule = Literal["snapshot", "outstanding"]
-# The blocks in a router's prefix indexes: of prompts that it sent, those that instances report as stored, or both.
+# Which blocks a router's prefix indexes contain. `routed`: the blocks of the prompts that the router sent. `stored`:
+# the blocks that instances report as stored. `both`: all of these.
 Belief = Literal["routed", "both", "stored"]
 
 
@@ -44,7 +45,7 @@ class Path(Struct, eq=False, gc=False):
             keys = self.keys  # `keys` and `ends` have equal lengths; `strict=True` would be slower
             stops = [end // size for end in self.ends]
             runs = list(zip(keys, stops))  # noqa: B905
-            if stops and (not stops[0] or len(set(stops)) < len(stops)):  # some runs contain no block's last token
+            if stops and (not stops[0] or len(set(stops)) < len(stops)):  # drop short runs, in which no block ends
                 before = [0, *stops]
                 runs = [run for run, last in zip(runs, before) if run[1] > last]  # noqa: B905
             self._blocks = tuple(runs)

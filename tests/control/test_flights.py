@@ -45,5 +45,5 @@ def test_a_view_that_somebody_has_written_to_is_found() -> None:
     flights.check([view])
     view.inflight = 3
     flights.check([view], foreign=[2])
-    with pytest.raises(HeadwayError, match="i0 shows 3 requests in flight but has 1"):
+    with pytest.raises(HeadwayError, match="the view of i0 shows 3 requests in flight instead of 1"):
         flights.check([view])

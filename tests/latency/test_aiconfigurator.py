@@ -240,7 +240,7 @@ def test_the_host_is_the_profile_s_unless_it_is_given_and_a_slow_engine_takes_so
             {"backend": "tgi"},
             "no kernel times of 'tgi' on h200_sxm. Set 'backend' to sglang, trtllm or",
         ),
-        ("llama-3.1-8b", "h200", 1, {"version": "0.1"}, "has no vllm '0.1' on h200_sxm. It has 0.24.0"),
+        ("llama-3.1-8b", "h200", 1, {"version": "0.1"}, "has no vllm '0.1' on h200_sxm, only 0.24.0"),
         ("llama-3.1-8b", "h200", 3, {}, "aiconfigurator cannot split 32 heads evenly over 3 GPUs."),
         (
             {"like": "llama-3.1-8b", "dtype_bytes": 4},

@@ -430,7 +430,7 @@ def test_two_that_draw_have_streams_of_their_own():
 @pytest.mark.parametrize(
     ("spec", "told"),
     [
-        ({"name": "all-of", "policies": []}, r"^policies\.admission\.policies: the list is empty. Give one or more"),
+        ({"name": "all-of", "policies": []}, r"^policies\.admission\.policies: the list is empty. Name a policy or more"),
         (
             {"name": "all-of", "policies": ["nevr"]},
             r"^policies\.admission\.policies\[0\]: no admission policy .*'never'",
@@ -438,7 +438,7 @@ def test_two_that_draw_have_streams_of_their_own():
         ({"name": "token-bucket", "rate": 0}, r"^policies\.admission\.rate: must lie between 0\.001 and 1e\+09, got 0"),
         ({"name": "token-bucket", "by": "bytes"}, r"admission\.by: expected 'requests' or 'tokens', got 'bytes'"),
         ({"name": "tier-shed", "keep": "gold"}, r"keep: 'gold' is not in `classes`, which has: realtime, standard"),
-        ({"name": "probabilistic", "low": 2.0}, r"low must be less than high, got 2 and 1"),
+        ({"name": "probabilistic", "low": 2.0}, r"'low' must be less than 'high', got 2 and 1"),
         ({"name": "deadline", "targets": {"a": 5}}, r"targets\.a: 5 is not a duration"),
         ({"name": "deadline", "targets": {"a": "0s"}}, r"targets\.a: must be greater than zero, got '0s'"),
         ({"name": "tenant-fair", "weights": {"a": 0.0}}, r"weights\.a: must lie between 1e-9 and 1e9, got 0\.0"),

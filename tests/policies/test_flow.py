@@ -306,11 +306,11 @@ def test_beyond_the_capacity_the_newest_are_turned_away() -> None:
         control.arrive(0, ask(number, slo_class=name))
     assert pumped(control, 0) == [
         (4, "sent"),
-        (3, Reject("429: the router's queue is full: 2 wait in the band batch")),
-        (2, Reject("429: the router's queue is full: 2 wait in the band batch")),
+        (3, Reject("429: the router's queue is full: its limit is 2 in the band batch")),
+        (2, Reject("429: the router's queue is full: its limit is 2 in the band batch")),
     ]
     control.arrive(1, ask(6))
-    assert pumped(control, 1) == [(6, Reject("429: the router's queue is full: 3 wait"))]
+    assert pumped(control, 1) == [(6, Reject("429: the router's queue is full: its limit is 3"))]
 
 
 def test_a_client_that_gives_up_is_found_in_the_queue_and_among_those_put_off() -> None:
@@ -522,7 +522,7 @@ def test_requests_of_one_instant_are_sent_by_band_before_any_is_turned_away(leap
     recorder = run([planned(row, 0, 10, 2, slo_class=name) for row, name in enumerate(kinds)], flow, leap)
     assert list(recorder.outcome) == [COMPLETED, REJECTED, COMPLETED, COMPLETED]
     assert recorder.routed_ps[0] > 0 and recorder.routed_ps[2] == recorder.routed_ps[3] == 0
-    assert recorder.reasons == {1: "429: the router's queue is full: 1 wait"}
+    assert recorder.reasons == {1: "429: the router's queue is full: its limit is 1"}
 
 
 def test_no_flow_control_and_a_queue_that_never_fills_decide_alike() -> None:

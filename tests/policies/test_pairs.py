@@ -159,7 +159,7 @@ def test_a_half_that_answers_anything_else_is_told(answer: Any, told: str) -> No
     ("parameters", "told"),
     [
         ({"prefill": "least"}, r"policies\.routing\.prefill: no routing policy is called 'least'\."),
-        ({"decode": "prefix-pair"}, r"policies\.routing\.decode: a policy that chooses pairs cannot be one half"),
+        ({"decode": "prefix-pair"}, r"policies\.routing\.decode: the policy chooses two instances"),
         ({"decider": "sometimes"}, r"policies\.routing\.decider: no decider is called 'sometimes'\."),
     ],
 )

@@ -117,9 +117,9 @@ def test_each_build_is_a_policy_of_its_own():
         ({"name": "lmetrik"}, "policies.routing: no routing policy is called 'lmetrik'. Did you mean 'lmetric'?"),
         (
             {"overload_factor": 2},
-            "policies.routing: the mapping has no name. Give the policy's, as in {name: round-robin}.",
+            "policies.routing: the mapping has no name. Give the policy's name, as in {name: round-robin}.",
         ),
-        ({"name": 3}, "policies.routing: the mapping has no name. Give the policy's, as in {name: round-robin}."),
+        ({"name": 3}, "policies.routing: the mapping has no name. Give the policy's name, as in {name: round-robin}."),
         (7, "policies.routing: expected a name or a mapping with 'name', got 7."),
         (["lmetric"], "policies.routing: expected a name or a mapping with 'name', got ['lmetric']."),
         (

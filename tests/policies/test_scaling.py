@@ -179,7 +179,7 @@ def test_a_queue_that_stays_short_takes_one_replica_away():
 
 def test_below_has_to_be_less_than_above():
     with pytest.raises(
-        HeadwayError, match=r"^policies\.scaling: queue-threshold: below must be less than above, got 5, 5\.$"
+        HeadwayError, match=r"^policies\.scaling: queue-threshold: 'below' must be less than 'above', got 5 and 5\.$"
     ):
         make("queue-threshold", above=5, below=5)
 

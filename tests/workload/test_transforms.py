@@ -354,7 +354,7 @@ def test_filter_keeps_exactly_what_holds(records: list[Record]) -> None:
     if expected:
         assert [record.id for record in run(records, step, sessions=True)] == [record.id for record in expected]
     else:
-        with pytest.raises(HeadwayError, match=r"transforms\[0\]\.filter: this transform leaves no request"):
+        with pytest.raises(HeadwayError, match=r"transforms\[0\]\.filter: this transform removes every request"):
             run(records, step, sessions=True)
 
 

@@ -21,7 +21,7 @@ from headway.errors import HeadwayError, argument
 P = ParamSpec("P")
 R = TypeVar("R")
 LISTS: Final = (Iterable, Sequence, list, tuple)
-NUMBERS: Final = {int: Integral, float: Real}  # also accept the numbers of NumPy
+NUMBERS: Final = {int: Integral, float: Real}  # the abstract types also include NumPy's numbers
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
@@ -35,10 +35,10 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         try:
             bound = signature.bind_partial(*args, **kwargs)
         except TypeError:
-            return function(*args, **kwargs)  # an unknown argument: Python's own error names it
+            return function(*args, **kwargs)  # raises Python's own error, which names the wrong argument
         _check(kinds(), bound.arguments)
         for name, value in bound.arguments.items():
-            if isinstance(value, Integral) and not isinstance(value, int):  # a number of NumPy
+            if isinstance(value, Integral) and not isinstance(value, int):  # a NumPy integer
                 bound.arguments[name] = int(value)
         return function(*bound.args, **bound.kwargs)
 
@@ -61,7 +61,7 @@ def _accepts(kind: Any, value: Any) -> bool:
     origin, inner = get_origin(kind) or kind, get_args(kind)
     if origin in (Union, UnionType):
         return any(_accepts(part, value) for part in inner)
-    if origin is Literal:  # the function itself suggests the nearest value
+    if origin is Literal:  # check only the type: the function checks the value, and its error suggests the nearest one
         return isinstance(value, type(inner[0]))
     if origin in NUMBERS:
         return isinstance(value, NUMBERS[origin]) and not isinstance(value, bool)

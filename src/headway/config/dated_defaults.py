@@ -19,10 +19,10 @@ class Defaults(Struct, frozen=True):
 
     poll_interval_ps: int  # `signals.poll_interval` of a scenario; 0: signals are always fresh
     effective_load: LoadRule  # `signals.effective_load`
-    auto: bool  # whether `lru_blocks` is `auto`, so that the router's belief is as large as the instance's cache
+    auto: bool  # whether `lru_blocks` defaults to `auto`, which is the capacity of each instance's KV cache
     belief: Belief  # `signals.belief`, if instances report KV events
-    # `policies.routing` of a gateway. With the rule `outstanding`, idle engines are equal, and `weighted` sends cold
-    # prompts that arrive one at a time to the first of them. `kv-aware-spill` spreads them.
+    # `policies.routing` of a gateway. With the rule `outstanding`, all idle engines have the same load. If cold prompts
+    # arrive one at a time, `weighted` then sends all of them to the first engine. `kv-aware-spill` spreads them.
     gateway_routing: str
 
 
@@ -38,8 +38,8 @@ SETS: Final[dict[Dated, Defaults]] = {
         gateway_routing="kv-aware-spill",
     ),
 }
-FIRST: Final[Dated] = "2026-11"  # the set of the presets, and the values that the classes of sections declare
-CURRENT: Final[Dated] = "2026-12"  # the set of files that name none
+FIRST: Final[Dated] = "2026-11"  # the set of all presets; the section classes declare the same defaults
+CURRENT: Final[Dated] = "2026-12"  # files without the key `defaults` use this set
 
 
 def set_of(document: Mapping[str, Any]) -> Dated:

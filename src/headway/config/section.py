@@ -56,7 +56,7 @@ def place_of(name: str, where: str) -> str:
 
 
 def _convert(key: Key, value: Any, where: str) -> Any:
-    for form in (_unchanged, _exponents_read):  # the second only if the value is wrong as it is
+    for form in (_unchanged, _exponents_read):  # try the value as it is, then with its exponents read as numbers
         with suppress(msgspec.ValidationError, OverflowError, RecursionError):
             return msgspec.convert(form(value), key.type)
     raise HeadwayError(f"{place_of(key.name, where)}: expected {describe_type(key.type)}, got {shown(value)}.")

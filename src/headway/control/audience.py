@@ -46,7 +46,7 @@ class Audience:
         self.context, self.cluster = context, cluster
         self.on_indexes, self.on_error = on_indexes, on_error
         self.observers: list[Observe] = []
-        self.listeners: dict[type, list[Observe]] = {}  # class of a further event -> the observers that named it
+        self.listeners: dict[type, list[Observe]] = {}  # event class -> observers that list this class in `observes`
         self.indexes: list[PrefixIndex] = []
         self.routed_indexes: list[PrefixIndex] = []  # the indexes that learn which prompts the router sends
         self.state: RouterState | None = None

@@ -105,7 +105,7 @@ class Flights(Struct, eq=False):
         for view in views:
             expected = counts[view.index] + (0 if foreign is None else foreign[view.index])
             if view.inflight != expected:
-                wrong = f"{view.id} shows {shown(view.inflight)} requests in flight but has {expected}"
+                wrong = f"the view of {view.id} shows {shown(view.inflight)} requests in flight instead of {expected}"
                 raise HeadwayError(f"policies: {wrong}. A policy must not write to the views.")
 
 

@@ -22,12 +22,12 @@ from headway.views.instance import NO_TIERS, InstanceView
 from headway.views.pool import PoolView
 
 DECISIONS: Final = 200  # number of decisions of a run during which the views are locked
-ADVICE: Final = "A policy must not change what it sees. Keep its own values in its own attributes."
+ADVICE: Final = "A policy must not change views, requests or events. Store values in the policy's own attributes."
 VIEWS: Final = "headway.views."
-IMMUTABLE: Final = "immutable type: "  # begin of the error message for writes to requests and events
+IMMUTABLE: Final = "immutable type: "  # start of Python's error message for a write to a request or event
 TIERS: Final = ("tier_blocks", "tier_used")  # the fields of an instance that contain a dict
 _set = object.__setattr__
-Container = tuple[str, Any, Any]  # the name of a field, the list, dict or path in it, and a copy from before the call
+Container = tuple[str, Any, Any]  # (field name, the field's list, dict or path, a copy made before the call)
 
 
 class WriteRefused(Exception):
@@ -104,7 +104,8 @@ class ViewLock:
 
     def _containers(self, subject: Any) -> list[Container]:
         """Return the lists and dicts that a policy can reach through the views and the subject of the call."""
-        containers: list[Container] = [("InstanceView.tier_used", NO_TIERS, {})]  # of all views without stores
+        # All views without stores share NO_TIERS.
+        containers: list[Container] = [("InstanceView.tier_used", NO_TIERS, {})]
         for view in [view for view in self.instances if view.tier_blocks]:
             for name in TIERS:
                 if name not in view.hidden:

@@ -14,7 +14,7 @@ from headway.control.model_groups import Group, ModelGroups, Stranded
 from headway.policies.context import Context
 from headway.types import NEVER, Priority, Request
 
-DELAYED, RESCUED, OVERDUE = range(3)  # types of turns, in the order in which they are taken at the same time
+DELAYED, RESCUED, OVERDUE = range(3)  # types of turns; turns that are due at the same time are taken in this order
 STALE = (-1, "")  # stands for a delayed request whose client gave up
 Turn = tuple[int, int]  # (type, request id); the id is 0 unless the type is DELAYED
 

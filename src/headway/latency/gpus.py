@@ -55,7 +55,8 @@ def read_gpu(data: object, where: str) -> Gpu:
     return gpu
 
 
-GpuSpec = Annotated[Any, Form.of(Names(lambda: gpus().names, SPELLED), Gpu)]  # a name, or figures
+# The name of a GPU, or a mapping with its data.
+GpuSpec = Annotated[Any, Form.of(Names(lambda: gpus().names, SPELLED), Gpu)]
 
 
 @cache

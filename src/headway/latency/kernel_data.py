@@ -22,7 +22,7 @@ from headway.latency.shapes import ModelShape
 T = TypeVar("T")
 
 PACKAGE: Final = "aiconfigurator-core"
-SYSTEMS: Final = {  # Headway's name of a GPU -> the package's name of the system
+SYSTEMS: Final = {  # name of a GPU in Headway -> name of the system in the package aiconfigurator
     "h100": "h100_sxm",
     "h200": "h200_sxm",
     "b200": "b200_sxm",
@@ -125,7 +125,7 @@ def find_source(system: object, backend: object, version: object, gpu: Gpu, wher
     if chosen not in slots.values():
         versions = join_words(list(dict.fromkeys(slots.values())))
         raise HeadwayError(
-            f"{where}.version: {PACKAGE} has no {backend} {shown(version)} on {system_name}. It has {versions}."
+            f"{where}.version: {PACKAGE} has no {backend} {shown(version)} on {system_name}, only {versions}."
         )
     return Source(system_name, str(backend), chosen)
 
@@ -213,7 +213,8 @@ def _mixtures(model: ModelShape, source: Source) -> str:
                     measured |= {f"{topk} of {experts} × {w} from {h}": None for h in hidden for w in hidden[h]}
     if not measured:
         return ""
-    return f" Measured mixtures (experts per token of all × expert width from hidden): {', '.join(sorted(measured))}."
+    form = "experts per token of all experts × width of an expert from hidden size"
+    return f" Measured mixtures ({form}): {', '.join(sorted(measured))}."
 
 
 @contextmanager

@@ -74,7 +74,7 @@ class LinkProfile(Struct, frozen=True):
     bandwidth: Speed
     direction: str  # h2d, d2h or d2d; h is host memory and d is GPU memory
     methods: tuple[str, ...]  # copy methods that were measured
-    within: float  # maximum relative deviation of a measured time from the line
+    within: float  # maximum relative deviation of a measured time from the fitted line
 
 
 @cache

@@ -32,7 +32,7 @@ class Profile(Struct, frozen=True):
     as_of: Annotated[str, Unit("date", lambda date, _: str(date), str)]
     source: str
     measured: str
-    error: dict[str, str]  # error of the fit on each set of held-out steps
+    error: dict[str, str]  # set of held-out steps -> error of the fit on these steps
     tokens: tuple[int, int]  # measured range of tokens in a step
     context: tuple[int, int]  # measured range of the context of a sequence
     shapes: tuple[str, ...] = ()

@@ -87,7 +87,7 @@ class ModelFigures(Struct):
 
 
 NAME: Final = Names(lambda: _model_names(), SPELLED)
-ModelSpec = Annotated[  # a name, a published `config.json`, or figures
+ModelSpec = Annotated[  # the name of a model, the path of a published `config.json`, or a mapping with the model's data
     Any,
     Form.of(
         NAME,

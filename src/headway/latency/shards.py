@@ -54,7 +54,7 @@ def shard(model: ModelShape, tp: int, where: str = "model") -> Shard:
     queries = model.heads * model.head_dim / tp
     kv = max(model.kv_heads / tp, 1.0) * model.head_dim
     sparse = model.layers - model.dense_layers if model.experts else 0
-    # The number of weights that every token uses. It begins with the weights of attention.
+    # `always` counts the weights that every token uses. Attention comes first; the code below adds the other layers.
     always = model.layers * hidden * (2 * queries + 2 * kv)
     width = 0.0  # width of the activations, summed over the layers
     matmuls = []

@@ -16,7 +16,7 @@ from headway.errors import HeadwayError
 from headway.latency.exact_numbers import not_negative
 
 T = TypeVar("T")
-SPELLED: Final = "[A-Z_ ]"  # matches the names that `plain` changes
+SPELLED: Final = "[A-Z_ ]"  # matches a character that `plain` replaces
 
 
 def plain(name: str) -> str:

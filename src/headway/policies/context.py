@@ -18,7 +18,8 @@ from headway.views.instance import InstanceView
 
 Candidates = Sequence[InstanceView]  # scorers, filters and pickers must not change this sequence
 BlockTokens = Annotated[int, Bounds(1, 4096, log=True)]
-LruBlocks = Annotated[int | Literal["auto"], Bounds(1, 10_000_000, log=True)]  # `auto`: as many as the instance has
+# `auto`: the number of KV blocks of each instance
+LruBlocks = Annotated[int | Literal["auto"], Bounds(1, 10_000_000, log=True)]
 
 BLOCK_TOKENS = 16
 Figures = tuple[int, int | Literal["auto"]]  # arguments of a prefix index: tokens per block, blocks per instance
@@ -51,7 +52,7 @@ class Context:
         self.auto = auto
         self.belief: Belief = belief
         self._indexes: dict[Figures, PrefixIndex] = {}
-        self._hidden: list[PrefixIndex] = []  # indexes with the instances' capacities that no policy sees
+        self._hidden: list[PrefixIndex] = []  # `auto` indexes from `hidden_index`, which policies cannot see
         self._former = {} if follows is None else follows._indexes
         for view in self.instances:
             view._estimator = estimator

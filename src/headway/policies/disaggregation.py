@@ -119,7 +119,7 @@ class Halves:
 class Pairing:
     """Combines a prefill policy, a decode policy and a decider. Each policy sees only the instances of its half."""
 
-    pairs = True  # marks a policy that chooses both instances
+    pairs = True  # marks a policy that chooses a prefill instance and a decode instance
 
     def __init__(self, prefill: Any, decode: Any, decider: Any) -> None:
         self.assemble(decode, prefill, decode, decider)
@@ -242,7 +242,7 @@ class Pair(Pairing):
         halves = [registry.build("routing", getattr(self, role), f"{PLACE}.{role}") for role in ("prefill", "decode")]
         for role, half in zip(("prefill", "decode"), halves, strict=True):
             if getattr(half, "pairs", False):
-                raise HeadwayError(f"{PLACE}.{role}: a policy that chooses pairs cannot be one half of a pair.")
+                raise HeadwayError(f"{PLACE}.{role}: the policy chooses two instances. Use one that chooses one.")
         decider = registry.build("decider", self.decider, f"{PLACE}.decider")
         self.assemble(type(self), halves[0], halves[1], decider)
 
@@ -288,8 +288,9 @@ def make_pairing(routing: Any, instances: Sequence[InstanceView]) -> Any:
     try:
         other = deepcopy(routing)
     except Exception as error:
-        problem = f"{PLACE}: {type(routing).__name__} cannot be copied for the prefill half: {one_line(error)}"
-        raise HeadwayError(f"{problem}. Pass the policy's class or name, or a policy that chooses pairs.") from error
+        problem = f"{PLACE}: a copy of {type(routing).__name__} must choose prefill instances, but copying it failed"
+        remedy = "Pass the policy's class or name instead of an object"
+        raise HeadwayError(f"{problem}: {one_line(error)}. {remedy}.") from error
     return Pairing(other, routing, Always())
 
 
@@ -301,7 +302,7 @@ def wrong_half(half: Any, role: str, answer: Any, request: Request, cluster: Clu
     where = f"{PLACE}.{role}: {type(half).__name__}"
     if answer.prefill is not None:
         wrong = f"must choose one of its candidates, but also named an instance for 'prefill', at request {request.id}"
-        return HeadwayError(f"{where} {wrong}. If the policy chooses both, set `pairs = True` in its class.")
+        return HeadwayError(f"{where} {wrong}. If the policy chooses both instances, set `pairs = True` in it.")
     known = ", ".join(ids(cluster.instances)[:8])
     wrong = f"routed request {request.id} to {shown(answer.target)}, which is not one of its candidates ({known})"
     return HeadwayError(f"{where} {wrong}.")

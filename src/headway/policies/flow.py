@@ -27,7 +27,7 @@ from headway.policies.registry import Bounds, entry_of, policy
 from headway.types import NEVER, Priority, Request
 from headway.views.cluster import ClusterView
 
-SLACK: Final = 16  # number of stale entries that a lane may keep even if no request is live
+SLACK: Final = 16  # number of stale entries that a lane may always keep, even if it has no waiting request
 READS: Final = {  # saturation signal -> (exact signals, reported signals) that it reads
     "never": ((), ()),
     "utilization": (("inflight",), ("queued", "kv_used")),
@@ -274,7 +274,7 @@ class Bands:
             if limit is not None and len(members) > limit:
                 entry = next(reversed(members.values()))
                 where = "" if band is None else f" in the band {band.name}"
-                entry.reason = f"429: the router's queue is full: {limit} wait{where}"
+                entry.reason = f"429: the router's queue is full: its limit is {limit}{where}"
                 self.turned_away += 1
                 self.forget(entry)
                 return entry

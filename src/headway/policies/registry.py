@@ -324,7 +324,7 @@ def split(spec: object, where: str) -> tuple[str, dict[str, Any]]:
         name = rest.pop("name", None)
         if isinstance(name, str):
             return name, rest
-        raise HeadwayError(f"{where}: the mapping has no name. Give the policy's, as in {{name: round-robin}}.")
+        raise HeadwayError(f"{where}: the mapping has no name. Give the policy's name, as in {{name: round-robin}}.")
     raise HeadwayError(f"{where}: expected a name or a mapping with 'name', got {shown(spec)}.")
 
 

@@ -17,7 +17,7 @@ from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
 
 Share = Annotated[float, Bounds(0.0, 1.0)]
-MaxLoad = Annotated[float | None, Bounds(0.0, 1.0)]  # None: the cache counts however high the load is
+MaxLoad = Annotated[float | None, Bounds(0.0, 1.0)]  # None: no limit; cached blocks count at any load
 Weight = Annotated[float, Bounds(0, 1000)]
 LOAD = ("queued", "running")
 

@@ -13,7 +13,7 @@ from headway.types import Request
 from headway.views.instance import InstanceView
 
 GAP_FIELDS = 4  # number of fields of an entry in a gap log
-# An event: its time, the place of its class in `news.KINDS`, its instance, the row of its request, the request, values.
+# An event: (time, index of its class in `news.KINDS`, instance index, row of the request, request, further values).
 Item = tuple[int, int, int, int, Request | None, tuple[Any, ...]]
 ENTRY = Struct("4q").pack  # packs an entry as bytes; several times faster than extending an array by four numbers
 

@@ -173,7 +173,8 @@ class Instance:
         first, increment, later, others = run.first, run.increment, run.length - 1, self.batch.counted
         for job in resuming:
             others -= job.counted
-            if later or job not in self.expiring:  # otherwise the client gave up, so its only token is wasted
+            # If the client has given up and the run has only one step, the token of that step does not count.
+            if later or job not in self.expiring:
                 self.note_resumed(job, run.start + first)
         self.log(ENTRY(first, increment, 1, others))
         if later:

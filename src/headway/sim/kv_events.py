@@ -68,7 +68,7 @@ class KvEvents:
             if not log:
                 continue
             if self.stores:
-                log.sort(key=itemgetter(0, 1))  # a run reports its evictions before the blocks that it has stored
+                log.sort(key=itemgetter(0, 1))  # sort by time, because a run logs all its evictions before its stores
                 self.apply_stores(instance.view.index, log, now - self.delay + 1)
             elif log[0][0] < before:
                 (self.apply if instance.tiers is None else self.apply_moves)(instance.view.index, log, before)

@@ -33,7 +33,7 @@ class Loader:
         self.places: list[Place] = []  # stores of the blocks that the first request in the queue can load
         self.loading: dict[Job, Load] = {}
         self.ready: list[Job] = []  # requests whose blocks have arrived, in order of arrival
-        self.began: Reporter | None = None  # set if a policy observes the begin of transfers
+        self.began: Reporter | None = None  # set if a policy observes the start of transfers
         self.received: Reporter | None = None  # set if a policy observes the end of transfers
         self.events: list[Batch | KvMove] | None = None  # records of the run; set if they include transfers
 

@@ -123,7 +123,7 @@ class PolledSignals(Signals):
     ) -> None:
         super().__init__(instances, policies, scalers)
         self.vary = self.polled = True
-        # Only a policy that reads the reported load needs the number of requests that have ended since.
+        # Count the requests that ended since the last report only if a policy reads the reported load or this count.
         self.counts_ends = any(
             name in entry.exact or name in entry.reported
             for entry in map(entry_of, [*policies, *scalers])

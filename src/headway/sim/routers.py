@@ -200,7 +200,7 @@ class Routers:
             for name, value in plane.metrics().items():
                 totals[name] = totals.get(name, 0.0) + value
                 if not isfinite(totals[name]):
-                    raise HeadwayError(f"policies: the sum of {shown(name)} over the routers is too large a number.")
+                    raise HeadwayError(f"policies: the metric {shown(name)}, summed over the routers, is not finite.")
         return totals
 
     def sync(self, now_ps: int) -> None:

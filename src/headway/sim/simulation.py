@@ -305,7 +305,7 @@ class Simulation:
         busy = any(instance.batch.running or instance.scheduler.count_queued() for instance in cluster.instances)
         if traffic.next_ps != NEVER or self.dispatcher.held or busy:
             self.stop()
-        elif self.news.items:  # at the horizon, policies do not hear of what happened since the router's last event
+        elif self.news.items:  # a run that stops at the horizon does not deliver its last events to policies
             self.news.deliver(self.ended_ps)
         recorder.not_issued = traffic.not_issued
         recorder.abandoned = traffic.abandoned

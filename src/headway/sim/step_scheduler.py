@@ -84,7 +84,8 @@ class StepScheduler:
         if self.waiting or self.ready:
             if shut:
                 self.limit = PROMPT
-            # After a preemption, requests enter only if the batch is empty. Then ready requests may own all the blocks.
+            # After a preemption, requests enter only if the batch is empty. They must be able to enter an empty batch,
+            # because ready requests may own all the blocks.
             elif once and batch.running:
                 self.limit = KV
             else:
@@ -254,9 +255,9 @@ class StepScheduler:
             need = -(-known // size) if self.whole_prompts else blocks
             room = cache.total - cache.held
             if need > room and need - hits > room - cache.idle_in(job.runs, hits):
-                # If a decode evicts one of the request's hits, the request needs one block less for its chunk, because
-                # the chunk ends one block earlier. But the decode has also allocated a free block. So the request
-                # cannot enter during the run, unless one eviction can cost it several hits.
+                # During the run, a decode may evict a block that the request would hit. The request's chunk then ends
+                # one block earlier and needs one block less, but the decode has taken one block. So the request still
+                # has too few blocks, unless a single eviction can cost it several hits.
                 self.refuse(job, KV)
                 return not loads and not cache.goes_tail_first(job.runs, hits)
             queue.take(job)

@@ -25,7 +25,8 @@ from headway.types import PS_PER_SECOND
 THRASH_PS = PS_PER_SECOND  # if content is loaded again within this time after its offload, it counts as thrashed
 DOWN = ("offload", "swap_out")  # kinds of moves to a slower tier
 Place = tuple[Tier, int, int]  # (fastest store that has the blocks, first block, end block)
-# (time, LATER, key, block, source, target). The block is the first one of the content; for a move to the GPU, its end.
+# (time, LATER, key, block, source, target). For a move to the GPU, `block` is the block after the last moved one. For
+# other moves, it is the first moved block.
 Move = tuple[int, int, int, int, int, int]
 
 
@@ -52,7 +53,8 @@ class Tiers:
         for tier in tiers:
             tier.users.append(self)
         self.moved: Reporter | None = None  # set if a policy observes moves of blocks
-        self.lent: dict[Job, list[tuple[Tier, int]]] = {}  # job -> (store, number of its extra blocks)
+        # job -> (store, number of blocks that are moving from the store to the GPU)
+        self.lent: dict[Job, list[tuple[Tier, int]]] = {}
         self.began: dict[Job, int] = {}  # request -> time at which it began to wait for its blocks
         self.waits: list[int] = []  # durations of the waits for blocks that have ended
         self.log: list[Move] | None = None  # log of moves; None if they are not reported
@@ -349,7 +351,7 @@ class Tiers:
                 continue
             tier.store.check()
             if tier.swapped < 0 or tier.lent < 0:
-                raise InvariantError(f"The tier {tier.name} has {tier.swapped} swapped and {tier.lent} lent blocks.")
+                raise InvariantError(f"Tier {tier.name}: negative count: {tier.swapped} swapped, {tier.lent} lent blocks.")
 
 
 def stretches(runs: Runs, start: int, end: int, level: float = 0.0) -> list[Stretch]:

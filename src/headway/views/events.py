@@ -113,11 +113,11 @@ class BatchRan(Struct, frozen=True, gc=False):
 
     at_ps: int
     instance: InstanceView
-    start_ps: int  # begin of the first step
-    first_step: int  # number of steps that the instance had ended before
+    start_ps: int  # start of the first step
+    first_step: int  # number of steps that the instance had completed before this run
     steps: int
     running: int  # number of requests in the batch
-    decodes: int  # number of them that generate a token in each step
+    decodes: int  # number of requests in the batch that generate a token in each step
     prefill_tokens: int  # number of prompt tokens that each step computes
 
 

@@ -237,8 +237,8 @@ def _recorded_instants(path: pathlib.Path, format: str | None, stretched: bool) 
         wrong = "has fewer than two times" if number < 1 else "all times are the same"
         raise HeadwayError(f"{path.name}: {wrong}. Remove the rate, or use the adversarial process.")
 
-    # A repetition has `number` + 1 times. It has as many gaps, because the gap to the next repetition counts too.
-    # The mean gap is `last` / `number`. All times are multiplied by `number`, so that they are whole numbers.
+    # Each repetition has `number` + 1 times and, including the gap to the next repetition, `number` + 1 gaps.
+    # The mean gap is `last` / `number`. All times are multiplied by `number`, so that they are integers.
     def pattern() -> Iterator[int]:
         for begin in count(0, (number + 1) * last):
             for at in held if number < HELD else _instants(path, format):

@@ -96,7 +96,7 @@ def _sessions(spec: TraceSpec, info: Info) -> str:
         other = "derived" if has_blocks else "none"
         raise HeadwayError(f"{PLACE}.sessions: this {info.format} trace records no sessions. Use {other}.")
     if spec.sessions == "derived" and not has_blocks:
-        raise HeadwayError(f"{PLACE}.sessions: this {info.format} trace has no blocks to derive them from. Use none.")
+        raise HeadwayError(f"{PLACE}.sessions: this {info.format} trace has no blocks to derive sessions from. Use none.")
     if spec.share_system and not has_blocks:
         raise HeadwayError(f"{PLACE}.share_system: this {info.format} trace has no blocks to share. Remove this key.")
     source = spec.sessions or ("recorded" if info.sessions else "derived" if has_blocks else "none")

@@ -22,7 +22,8 @@ from msgspec import Struct
 
 Order = Literal["first-to-last", "tail-first"]  # the order in which a prompt uses its blocks
 Run = tuple[int, int]  # (first block id, number of consecutive ids)
-Stretches = tuple[list[int], list[int], list[int]]  # (starts, ends, shifts) of stretches, in order of id
+# Stretches of block ids as (first ids, end ids, shifts), in order of id. The last use of a block has number id + shift.
+Stretches = tuple[list[int], list[int], list[int]]
 
 ORDERS: Final[tuple[Order, ...]] = ("first-to-last", "tail-first")
 BUCKET_BITS: Final = 14  # one list of stretches covers 2^BUCKET_BITS ids, so that no list grows long
@@ -46,7 +47,7 @@ class Caches:
     """Caches that receive the same prompts. Their `capacities` are ascending; None means unlimited and is the last."""
 
     def __init__(self, capacities: Sequence[int | None], order: Order = "first-to-last") -> None:
-        self._tail_first = order == "tail-first"  # if true, all ids below are negated
+        self._tail_first = order == "tail-first"  # if true, this class works with negated ids
         self._limits = [capacity for capacity in capacities if capacity is not None]
         self._floors = [0] * len(capacities)
         self._live = [0] * len(self._limits)  # number of blocks in each cache: the blocks at or above its floor
@@ -117,7 +118,7 @@ class Caches:
     def _walk_mirrored(self, runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
         """Do the same as `_walk`, but for the order tail-first, where ids are negated and therefore descend."""
         for first, count in runs:
-            at = 1 - first  # one above the next negated id
+            at = 1 - first  # the next negated id, plus 1
             end = at - count
             while at > end:
                 bucket = (at - 1) >> BUCKET_BITS

@@ -221,7 +221,7 @@ def test_a_time_that_is_unclear_is_shown_beside_one_that_is_clear(time: str, tmp
 
 def test_dates_of_excel_are_noticed_and_read_if_the_unit_says_so(tmp_path: Path) -> None:
     file = write(tmp_path, HEAD + "46023.5,10,5\n46023.50001157407,11,5\n46024.5,12,5\n")
-    assert "look like dates of Excel. Write arrival=ts:excel; or arrival=ts:s if they are seconds." in wrong(file)
+    assert "look like Excel dates. Write arrival=ts:excel; or arrival=ts:s if they are seconds." in wrong(file)
     assert read(file, "arrival=ts:excel,prompt=in,output=out") == [(0, 10, 5), (1, 11, 5), (86400, 12, 5)]
     assert read(file, "arrival=ts:s,prompt=in,output=out")[2] == (1.0, 12, 5)
 

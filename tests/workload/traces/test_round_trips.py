@@ -132,7 +132,7 @@ def test_a_failed_conversion_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_what_cannot_be_written_or_told_is_said_with_the_remedy(tmp_path: Path) -> None:
     source = tmp_path / "a.jsonl"
     source.write_text('{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": [1]}\n')
-    with pytest.raises(HeadwayError, match=r"has no format\. Name the format"):
+    with pytest.raises(HeadwayError, match=r"does not show the format\. Set the format"):
         convert(source, tmp_path / "b.txt")
     with pytest.raises(HeadwayError, match="no trace format is called 'moon'"):
         convert(source, tmp_path / "b.txt", to_format="moon")

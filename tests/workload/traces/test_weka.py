@@ -295,7 +295,7 @@ def test_a_wrong_session_is_refused_where_it_is_wrong(tmp_path: Path, wrong: Any
 
 def test_sessions_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     record = session(request(0))
-    assert "line 2: id 's' is already the session at sessions.jsonl line 1" in refusal(tmp_path, record, record)
+    assert "line 2: the session id 's' is already used at sessions.jsonl line 1" in refusal(tmp_path, record, record)
     other = session(request(0, tokens=32, hash_ids=[1]), id="t", block_size=32)
     assert "line 2: block_size is 32, but 64 in the first session" in refusal(tmp_path, record, other)
     shared = session(request(0), id="t", hash_id_scope="global")

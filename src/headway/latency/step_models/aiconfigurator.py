@@ -90,7 +90,7 @@ class Aiconfigurator(Struct, eq=False):
 
     def doubts(self, tokens: int, sequences: int) -> str:
         basis = f"Step times are sums of kernel times measured one by one ({self.source.words()})"
-        computed = "norms and the cost of a past"
+        computed = "norms and the attention of chunks to past tokens"
         if tokens > MEASURED or sequences > CROWD:
             computed = f"{computed}, chunks above {MEASURED:,} tokens and batches above {CROWD:,} decodes"
         return f"{basis}; not measured but computed: {computed}."

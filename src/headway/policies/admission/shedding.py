@@ -141,7 +141,7 @@ class Probabilistic:
 
     def __post_init__(self) -> None:
         if not self.low < self.high:
-            raise HeadwayError(f"probabilistic: low must be less than high, got {self.low:g} and {self.high:g}.")
+            raise HeadwayError(f"probabilistic: 'low' must be less than 'high', got {self.low:g} and {self.high:g}.")
 
     def bind(self, context: Context) -> None:
         self.draw = context.rng("admission").random

@@ -16,11 +16,11 @@ MAX_PAID = 1_000_000  # maximum number of recorded requests that have paid and a
 
 
 class Bucket(Struct, eq=False):
-    """The balance of one allowance. It is counted in fractions of a request or token. The fractions are so small that
-    every picosecond refills a whole number of them, so the balance is an integer."""
+    """The balance of one allowance. Its unit is a small fraction of a request or token, called a part. Each picosecond
+    refills a whole number of parts, so the balance is an integer and has no rounding error."""
 
     at_ps: int
-    left: int  # balance in these fractions; negative if waiting requests have already paid from future refills
+    left: int  # balance in parts; negative if waiting requests have already paid from future refills
 
 
 @policy("admission", "token-bucket", reported=())
@@ -44,7 +44,7 @@ class TokenBucket:
     max_wait_s: Annotated[float, Bounds(0, 1_000_000)] = 60.0  # maximum delay of a request, in seconds
 
     def bind(self, context: Context) -> None:
-        # `flow` is the number of fractions that are refilled per picosecond. `unit` is the number of fractions in 1.
+        # The balance counts parts, see `Bucket`. `unit`: parts in one request or token. `flow`: parts per picosecond.
         self.flow, parts = Fraction(str(self.rate)).as_integer_ratio()
         self.unit = parts * PS_PER_SECOND
         self.full = self.burst * self.unit

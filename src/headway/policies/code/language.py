@@ -22,7 +22,7 @@ MOST_FUNCTIONS: Final = 50  # maximum number of functions, so that chains of cal
 DEEPEST_LOOPS: Final = 8  # maximum number of nested loops
 LONGEST_NAME: Final = 60
 MOST_PASSES: Final = 60  # maximum number of passes over a source until all kinds are known
-STEPS: Final = 100_000  # step limit of a decision; an iteration, a call or an element in a library function is a step
+STEPS: Final = 100_000  # maximum number of steps of a decision: iterations, calls, and elements in library functions
 NODES_A_STEP: Final = 50  # number of syntax nodes of a body that cost one step
 MOST_BITS: Final = 256  # maximum number of bits of the integer result of one expression without a guard
 LARGEST: Final = 2**63  # limit of integers that could otherwise grow without bound
@@ -188,7 +188,7 @@ DEAR: Final = {
 }
 KEYED: Final = ("min", "max", "sorted")  # functions that take key=lambda
 GATHERING: Final = ("sum", "min", "max", "any", "all", "sorted")  # functions that take a generator expression
-PASSING: Final = ("enumerate", "zip", "items", "keys", "values")  # programs may iterate over the result, not store it
+PASSING: Final = ("enumerate", "zip", "items", "keys", "values")  # a program may iterate over the result, not store it
 METHODS: Final = {"append": (1, 1), "get": (2, 2), "items": (0, 0), "keys": (0, 0), "values": (0, 0)}
 PARAMETER: Final = "parameter"
 TERM: Final = "score_term"  # names a term of a score for the scorecard, and returns its value

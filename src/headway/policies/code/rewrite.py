@@ -205,7 +205,7 @@ class _Rewrite(ast.NodeTransformer):
         if not isinstance(node.slice, ast.Slice):
             place = self.visit(node.slice)
             if self.kinds[node.value] & DICT and self.kinds[node.slice] & CONTAINER:
-                place = _call("_flat", [place], node)  # charges nested tuples, because their hash recurses
+                place = _call("_flat", [place], node)  # charges steps for nested tuples, because hashing them recurses
             return ast.copy_location(ast.Subscript(self.visit(node.value), place, ast.Load()), node)
         bounds = [
             ast.Constant(None) if bound is None else self.visit(bound) for bound in (node.slice.lower, node.slice.upper)
@@ -276,7 +276,8 @@ class _Rewrite(ast.NodeTransformer):
         called = f"_{name}" if name in FUNCTIONS else name
         if called in PLAIN_FORMS and self._plain(node):
             called = PLAIN_FORMS[called]
-            if len(arguments) == 1 and not isinstance(arguments[0], ast.ListComp):  # a comprehension is charged already
+            # The steps of a comprehension are already charged.
+            if len(arguments) == 1 and not isinstance(arguments[0], ast.ListComp):
                 arguments = [_call("_span", arguments, node)]
         for keyword in node.keywords:
             more = cost(keyword.value.body) - 1 if isinstance(keyword.value, ast.Lambda) else 0

@@ -59,7 +59,8 @@ class Coded:
     def compile(self, source: str, name: str, values: Values) -> None:
         typed = tuple((key, type(value), value) for key, value in values.items())
         numbers = all(isinstance(value, int | float) for value in values.values())
-        compile_ = named_program if numbers else named_program.__wrapped__  # what is no number may have no hash
+        # Bypass the cache if a value is not a number, because it may be unhashable.
+        compile_ = named_program if numbers else named_program.__wrapped__
         self.program = program = compile_(source, self.stage, name, typed)
         name = registry.entry_of(type(self), self.stage).name
         self.entry = Entry(self.stage, name, type(self), program.exact, program.reported, False)

@@ -254,7 +254,7 @@ def _constant(node: ast.Constant) -> Iterator[Rejection]:
     if isinstance(value, bool) or value is None:
         return
     if isinstance(value, int | float):
-        if not -(2**53) <= value <= 2**53:  # false for infinities and NaN
+        if not -(2**53) <= value <= 2**53:  # also true for infinities and NaN
             yield _no(node, "a number must be between -2**53 and 2**53", "number")
     elif isinstance(value, str):
         if len(value) > lang.LONGEST_TEXT and not getattr(node, "docstring", False):

@@ -41,7 +41,8 @@ class QueueThreshold:
 
     def __post_init__(self) -> None:
         if not self.below < self.above:
-            raise HeadwayError(f"queue-threshold: below must be less than above, got {self.below:g}, {self.above:g}.")
+            values = f"{self.below:g} and {self.above:g}"
+            raise HeadwayError(f"queue-threshold: 'below' must be less than 'above', got {values}.")
         self.long = Lasting(round(self.sustained_s * PS_PER_SECOND))
         self.short = Lasting(round(self.sustained_down_s * PS_PER_SECOND))
 
@@ -99,7 +100,8 @@ class SloDriven:
 
     def __post_init__(self) -> None:
         if self.comfort < self.target:
-            raise HeadwayError(f"slo-driven: comfort must be at least target, got {self.comfort:g}, {self.target:g}.")
+            values = f"{self.comfort:g} and {self.target:g}"
+            raise HeadwayError(f"slo-driven: 'comfort' must be at least 'target', got {values}.")
         self.has_slo = False
         self.missed_at: float | None = None  # load per replica when the autoscaler last reacted to an SLO miss
         self.came_up = float("-inf")  # time of the last check that saw starting replicas, in seconds

@@ -51,7 +51,7 @@ def exact(value: float, unit: int) -> int:
     with the binary float nearest to it."""
     if isinstance(value, int):
         return value * unit
-    # Fast path: if the number has at most six decimals, the float is the nearest float to that decimal number.
+    # Fast path for a number with at most six decimals: rounding to millionths restores the decimal number exactly.
     millionths = round(value * 1_000_000)
     if unit % 1_000_000 == 0 and millionths / 1_000_000 == value:
         return millionths * (unit // 1_000_000)

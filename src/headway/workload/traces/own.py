@@ -160,7 +160,7 @@ def _check(info: Info, record: Record, place: str) -> None:
             late = f", which is {too_late(value)}" if high == LAST_PS < value < LARGEST else ""
             raise HeadwayError(f"{place}: {name} must lie between {low} and {high}, got {shown(value)}{late}.")
     if record.at_ps is None and record.session is None and not record.after:
-        raise HeadwayError(f"{place}: at_ps is missing, but the request waits for no other.")
+        raise HeadwayError(f"{place}: at_ps is missing, but the request waits for no other request.")
     if record.blocks is not None:
         _check_blocks(info, record, record.blocks, place)
 

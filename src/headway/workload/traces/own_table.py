@@ -28,7 +28,7 @@ from headway.workload.traces.table_files import file_batches, has_decimal_commas
 from headway.workload.traces.table_rows import FIELDS, Fields, RowParser
 
 BLOCK_TOKENS: Final = 16
-BAD_ROWS: Final = "bad rows are skipped"  # beginning of the note that counts them
+BAD_ROWS: Final = "bad rows are skipped"  # start of the note with the number of bad rows
 SHOWN: Final = 5  # maximum number of bad rows that an error lists
 MAX_PREFIXES: Final = 500_000  # maximum number of prefixes, which stay in memory
 
@@ -176,7 +176,7 @@ class _Table:
         fractions = rest or survey.last_ps % PS_PER_SECOND
         if column.unit is None and fractions and EXCEL_1970 <= days < EXCEL_2100 and span_ps <= 100 * PS_PER_SECOND:
             remedy = f"Write arrival={column.name}:{EXCEL}; or arrival={column.name}:s if they are seconds"
-            raise HeadwayError(f"{self.path.name}: the arrivals from {days:,} on look like dates of Excel. {remedy}.")
+            raise HeadwayError(f"{self.path.name}: the arrivals from {days:,} on look like Excel dates. {remedy}.")
 
     def _parsed(self, reject: Callable[[str, BadRow], None]) -> Iterator[Fields]:
         names = [column.name for column in self.columns.values()]

@@ -41,7 +41,7 @@ class Sorter:
         self._rows = []
 
     def _in_order(self) -> list[Any]:
-        self._rows.sort(key=itemgetter(1))  # usually in order already; two sorts by a number cost less than one by both
+        self._rows.sort(key=itemgetter(1))  # rows are mostly sorted already, so two sorts are faster than one by a pair
         self._rows.sort(key=itemgetter(0))
         return self._rows
 
@@ -55,7 +55,7 @@ class Sorter:
 
     def __del__(self) -> None:
         if self._file is not None:
-            self._file.close()  # which also deletes it
+            self._file.close()  # also deletes the temporary file
 
 
 def sort_rows(rows: Iterable[Any]) -> Iterator[Any]:
@@ -68,7 +68,7 @@ def sort_rows(rows: Iterable[Any]) -> Iterator[Any]:
 def _load(part: Part, file: IO[bytes]) -> Iterator[Any]:
     at, end = part
     while at < end:
-        file.seek(at)  # other parts are read in between
+        file.seek(at)  # needed each time, because reads of other parts move the position
         block = pickle.load(file)
         at = file.tell()
         yield from block

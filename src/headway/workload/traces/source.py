@@ -36,7 +36,7 @@ def check_ordinary(path: pathlib.Path) -> None:
     except (OSError, ValueError):
         return
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise HeadwayError(f"{path}: is a pipe or a device. Write its content to a file and name that.")
+        raise HeadwayError(f"{path}: is a pipe or a device. Write its content to a file, and name that file.")
 
 
 def lines(path: pathlib.Path) -> Iterator[Numbered]:

@@ -26,8 +26,9 @@ Row = Mapping[str, Any]
 class Batch(Struct):
     """Consecutive rows of a table, by column and by row. A caller reads only one of the two."""
 
-    columns: Mapping[str, Sequence[Any]] | None  # None if a row is invalid. In JSON, a missing value is None
-    # The location of each row for errors, and its values by column. For an invalid row, a string with the reason.
+    # The values of each column; a value that is missing in JSON is None. If a row is invalid, `columns` itself is None.
+    columns: Mapping[str, Sequence[Any]] | None
+    # (location for errors, values by column) of each row. For an invalid row, the second element is the reason.
     rows: Iterator[tuple[str, Row | str]]
 
 

@@ -51,7 +51,7 @@ class RowParser:
             try:
                 return self._fields(batch.columns)
             except BadRow:
-                pass  # the rows below tell where
+                pass  # the loop below finds the invalid rows
         rows: list[tuple[Any, ...]] = []
         for place, row in batch.rows:
             try:

@@ -113,7 +113,7 @@ def _sessions(path: pathlib.Path) -> Iterator[tuple[str, Session]]:
             session = decode_object(decode, text, place, FORM)
             _check(session, first or session, place)
             if session.id in places:
-                raise HeadwayError(f"{place}: id {session.id!r} is already the session at {places[session.id]}.")
+                raise HeadwayError(f"{place}: the session id {session.id!r} is already used at {places[session.id]}.")
             places[session.id] = place
             first = first or session
             yield place, session

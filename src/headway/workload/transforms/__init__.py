@@ -86,6 +86,6 @@ def _check_filled(reader: Reader, where: str) -> Reader:
         for record in reader.records:
             yield record
         if record is None:
-            raise HeadwayError(f"{where}: this transform leaves no request of the trace. Make it keep more.")
+            raise HeadwayError(f"{where}: this transform removes every request of the trace. Make it keep some.")
 
     return with_records(reader, records())

@@ -116,5 +116,5 @@ def target_format(target: pathlib.Path) -> str:
     if not named and target.name.lower().endswith(OWN_SUFFIXES):
         return OWN
     example = f"{parts[0] or 'trace'}.{OWN}.jsonl.gz"
-    wrong = f"the name {target.name!r} has no format"
-    raise HeadwayError(f"{argument('to')}: {wrong}. Name the format, or use a name like {example}.")
+    wrong = f"the file name {target.name!r} does not show the format"
+    raise HeadwayError(f"{argument('to')}: {wrong}. Set the format, or use a name like {example}.")
