@@ -24,7 +24,7 @@ class InvariantError(Exception):
 
 @contextmanager
 def command_line() -> Iterator[None]:
-    """Word the messages for users of the command line."""
+    """Inside this context, word all messages for users of the command line."""
     token = _ON_COMMAND_LINE.set(True)
     try:
         yield
@@ -33,7 +33,7 @@ def command_line() -> Iterator[None]:
 
 
 def worded(command: str, python: str) -> str:
-    """Return the wording for the user's surface: the command line or Python."""
+    """Return `command` on the command line, and `python` for callers of the Python functions."""
     return command if _ON_COMMAND_LINE.get() else python
 
 

@@ -430,7 +430,7 @@ def test_two_that_draw_have_streams_of_their_own():
 @pytest.mark.parametrize(
     ("spec", "told"),
     [
-        ({"name": "all-of", "policies": []}, r"^policies\.admission\.policies: the list is empty. Name a policy or more"),
+        ({"name": "all-of", "policies": []}, r"^policies\.admission\.policies: the list is empty. Name at least"),
         (
             {"name": "all-of", "policies": ["nevr"]},
             r"^policies\.admission\.policies\[0\]: no admission policy .*'never'",

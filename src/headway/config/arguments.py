@@ -25,7 +25,7 @@ NUMBERS: Final = {int: Integral, float: Real}  # the abstract types also include
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Raise a `HeadwayError` that names the argument if an argument has a wrong type."""
+    """Decorate a function: if an argument has a wrong type, raise a `HeadwayError` that names the argument."""
     signature = inspect.signature(function)
     kinds = cache(lambda: {name: kind for name, kind in get_type_hints(function).items() if name in named})
     named = {name for name, each in signature.parameters.items() if each.kind != inspect.Parameter.VAR_KEYWORD}
@@ -46,7 +46,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def check_fields(record: object) -> None:
-    """Raise a `HeadwayError` if a field of a record that the user filled has a wrong type."""
+    """Check a record that the user filled: if a field has a wrong type, raise a `HeadwayError`."""
     kinds = get_type_hints(type(record))
     _check(kinds, {name: getattr(record, name) for name in kinds})
 

@@ -43,5 +43,6 @@ CURRENT: Final[Dated] = "2026-12"  # files without the key `defaults` use this s
 
 
 def set_of(document: Mapping[str, Any]) -> Dated:
-    """Return the set of a file. A set that does not exist is an error of the file, which its reader reports."""
+    """Return the name of the set that a file uses. If the file names an unknown set, return the current set; the code
+    that reads the file reports the error."""
     return next((name for name in SETS if document.get("defaults") == name), CURRENT)

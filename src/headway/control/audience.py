@@ -103,7 +103,7 @@ class Audience:
         self._send(event, self.observers)
 
     def tell(self, event: Any) -> None:
-        """Send a further event to the policies that named its class."""
+        """Send an event to the policies that list its class in `observes`."""
         self._send(event, self.listeners.get(type(event), ()))
 
     def _send(self, event: Any, observers: Sequence[Observe]) -> None:

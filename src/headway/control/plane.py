@@ -339,7 +339,8 @@ class ControlPlane:
         return f"503: no instance came up within {duration_text(self.waiting.patience_ps)}"
 
     def listening(self, request_id: int = -1) -> list[ControlPlane]:
-        """Return the control planes whose policies observe an event of a request or, without one, of an instance."""
+        """Return the control planes whose policies may observe an event. If `request_id` is -1, the event concerns an
+        instance instead of a request."""
         return [self]
 
     def give_up(self, request_id: int) -> bool:

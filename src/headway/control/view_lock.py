@@ -35,8 +35,8 @@ class WriteRefused(Exception):
 
 
 class ViewLock:
-    """Calls policies while the views are locked. `left` is the number of decisions until the run stops to use it. Calls
-    of the policies in `trusted` do not lock the views."""
+    """Calls policies while the views are locked. `left` is the number of decisions until the views are no
+    longer locked. Calls of the policies in `trusted` do not lock the views."""
 
     def __init__(
         self, instances: Sequence[InstanceView], cluster: ClusterView | None = None, pools: Sequence[PoolView] = ()

@@ -53,8 +53,8 @@ class Curve:
 
 
 class Surface:
-    """A grid of values. A row has one first count, and a node is a second count. Values between rows and between nodes
-    are interpolated.
+    """A grid of values. Each row stands for one value of the first count, and each node for one value of the second
+    count. Values between rows and between nodes are interpolated.
 
     Beyond the last node, a row continues with its slope in `lasts`. Beyond the last row, values grow as they do over
     the last half of the rows. Before the first row, values are those of the first row. The first node is 0. Values must

@@ -67,14 +67,15 @@ class Context:
         return self._indexes[key]
 
     def hidden_index(self) -> PrefixIndex:
-        """Return a new index with the engines' block size and the usual capacity, which no policy can see."""
+        """Return a new index that no policy can see. It has the engines' block size and the default capacity."""
         index = self._new_index(*self.figures(self.block_tokens, LRU_BLOCKS))
         if self.auto:
             self._hidden.append(index)
         return index
 
     def figures(self, block_tokens: int, capacity: int | Literal["auto"]) -> Figures:
-        """Return the arguments of an index, after a check, with `auto` for a capacity that a policy leaves open."""
+        """Check the arguments of a prefix index, and return them. If a policy does not set the capacity, the defaults
+        determine it: `auto` or a number."""
         if isinstance(capacity, Usual):
             capacity = AUTO if self.auto else int(capacity)
         for name, value in (("block_tokens", block_tokens), ("capacity", capacity)):

@@ -185,8 +185,8 @@ class Pairing:
 
     def _observe(self, event: Event) -> None:
         """Pass an event on to the policies. The decode half and the decider get the event unchanged. The prefill half
-        gets it only if the request has a prefill instance; `event.instance` is then the prefill instance. An event that
-        parts must name goes to these parts unchanged."""
+        gets it only if the request has a prefill instance; `event.instance` is then the prefill instance. An event
+        in `FURTHER` goes unchanged to the parts that list its class in `observes`."""
         prefill, *others = self.parts
         if isinstance(event, FURTHER):
             for part in self.parts:
@@ -281,8 +281,8 @@ class PrefixPair(Pair):
 
 
 def make_pairing(routing: Any, instances: Sequence[InstanceView]) -> Any:
-    """Adapt a routing policy to the cluster. If there are prefill instances and the policy does not choose pairs, the
-    policy decides for the decode half, and an independent copy decides for the prefill half."""
+    """Adapt a routing policy to the cluster. If there are prefill instances and the policy chooses one instance for a
+    request, the policy chooses the decode instance, and an independent copy of it chooses the prefill instance."""
     if getattr(routing, "pairs", False) or not any(view.role == "prefill" for view in instances):
         return routing
     try:

@@ -82,7 +82,7 @@ class KvAwareSpill(Believer):
         return Route(view.id, SPILLED if spilled else reason, hits[view.index] * size, None, card)
 
     def work(self, instances: Sequence[InstanceView], hits: list[int]) -> list[int]:
-        """Return the work of each instance, less the tokens of this prompt, which are the same for all."""
+        """Return the work of each instance minus the prompt's number of tokens, which is the same for all instances."""
         size, each = self.block_tokens, self.request_tokens
         return [view.pending_prefill_tokens + each * view.inflight - hits[view.index] * size for view in instances]
 

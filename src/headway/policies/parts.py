@@ -40,7 +40,7 @@ def observer(parts: Iterable[Any]) -> Observe | None:
 
 
 def notify(observers: list[tuple[Observe, tuple[type, ...]]], event: Event) -> None:
-    """Send an event to the parts that observe it. Only the events in `FURTHER` must be named by a part."""
+    """Send an event to the parts. A part gets an event in `FURTHER` only if its `observes` lists the event's class."""
     named = isinstance(event, FURTHER)
     for observe, kinds in observers:
         if not named or type(event) in kinds:

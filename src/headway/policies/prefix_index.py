@@ -48,8 +48,8 @@ class PrefixIndex:
     """
 
     def __init__(self, instances: int, capacity: int | Sequence[int], block_tokens: int, bounded: bool = True) -> None:
-        """`capacity` is the number of blocks of each instance, or one number for all instances. Unless `bounded`,
-        reported blocks may exceed it."""
+        """`capacity` is the number of blocks of each instance, or one number for all instances. Unless `bounded`
+        is set, reported blocks may exceed the capacity."""
         self.instances = instances
         self.capacities = [capacity] * instances if isinstance(capacity, int) else list(capacity)
         self.block_tokens = block_tokens

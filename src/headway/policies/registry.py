@@ -81,14 +81,14 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class Usual(int):
-    """The number that a parameter has if a file gives none. The defaults of a scenario may say `auto` instead."""
+    """The default number of a parameter. If the dated defaults of a file set `auto`, the default is `auto` instead."""
 
     __slots__ = ()
 
 
 def written_value(value: Any, auto: bool = False) -> Any:
-    """Return the value of a parameter as resolved copies write it. `auto` says what the defaults of the scenario make
-    of an omitted number that may also be `auto`."""
+    """Return the value of a parameter as resolved copies write it. If `auto` is set, a default number that is marked
+    as `Usual` becomes "auto"."""
     if isinstance(value, Usual):
         return AUTO if auto else int(value)
     return msgspec.to_builtins(value)
@@ -243,8 +243,8 @@ def parameters(cls: type) -> list[Parameter]:
 
 
 def _declared(cls: type) -> list[tuple[Parameter, Callable[[], Any] | None]]:
-    """Return the parameters of a dataclass. If the default of a parameter must be made anew for each policy, its
-    parameter has no default here, but comes with the function that makes it."""
+    """Return each parameter of a dataclass with its default factory, or None if it has no factory. A default factory
+    makes a new default for each policy; a parameter with a factory has no default of its own."""
     try:
         hints = typing.get_type_hints(cls, include_extras=True)
     except Exception as error:

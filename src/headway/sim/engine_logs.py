@@ -84,8 +84,9 @@ class BatchLog:
 
 
 class LimitLog:
-    """What keeps the first waiting request of an instance out of the batch, over time. If the limit changes several
-    times at one instant, only the last limit is logged, because the number of changes depends on where runs are cut."""
+    """Logs over time which limit keeps the first waiting request of an instance out of the batch. If the limit changes
+    several times at one instant, only the last limit is logged, because the number of changes depends on where runs
+    are cut."""
 
     __slots__ = ("at", "before", "index", "limit", "log")
 

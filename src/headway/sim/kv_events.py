@@ -53,8 +53,8 @@ class KvEvents:
             self.shared.append((tier.log, [index.share(owners, tier.name) for index in indexes]))
 
     def tell(self, now: int) -> None:
-        """Apply every event that is at least `delay` old to the indexes. Exclude evictions of this instant by steps,
-        because these begin after all other events."""
+        """Apply every event that is at least `delay` old to the indexes. Exclude evictions by steps that begin at
+        this instant, because steps begin after all other events."""
         before = now - self.delay + 1 if self.delay else now
         for changes, beliefs in self.shared:
             if changes and changes[0][0] < before:

@@ -133,8 +133,8 @@ class Link:
 
 
 class TracedLink(Link):
-    """A link that also notes when recorded moves arrive. Other links do not know when a transfer ends that no request
-    waits for."""
+    """A link that also notes when recorded moves arrive. Other links track only the transfers that requests wait
+    for."""
 
     def __init__(self, bandwidth: int, latency_ps: int) -> None:
         super().__init__(bandwidth, latency_ps)

@@ -1,9 +1,10 @@
 """What policies observe of the instances: preemptions, moves and transfers of blocks, and runs of equal steps.
 
 Instances report items as they happen. Policies receive them before the next event or decision of their router, in
-order of time, then in the order of `KINDS`, then by instance and request. A policy cannot act earlier than that, and
-these instants do not depend on how the simulator cuts runs of steps. So what a policy sees of the cluster when it
-observes an event does not depend on it either. Nothing is reported if no policy names the classes in `observes`.
+order of time, then in the order of `KINDS`, then by instance and request. A policy cannot act before that event or
+decision, so it loses nothing. The time of that event or decision does not depend on how the simulator cuts runs of
+steps. So the state of the cluster that a policy sees with an item does not depend on the cuts either. If no policy lists
+these classes in `observes`, instances report nothing.
 """
 
 from operator import itemgetter

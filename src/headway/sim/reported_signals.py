@@ -192,8 +192,8 @@ class PolledSignals(Signals):
         self.recent.append((now, view))
 
     def on_ended(self, now: int, view: InstanceView, in_step: bool) -> None:
-        """Count a request that has left an instance, if the tick that the views show still shows it. A tick at `now`
-        sees the steps that end then: it shows only requests that leave between steps."""
+        """Count a request that has left an instance, if the tick in the views still includes the request. A tick at
+        `now` comes after the steps that end at `now`, so it still includes only requests that leave between steps."""
         if not in_step:
             self.ended_between.append((now, view))
         elif now > self.tick:

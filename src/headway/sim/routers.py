@@ -161,7 +161,8 @@ class Routers:
         return self.looking(router) if self.observers else self.planes[router]
 
     def listening(self, request_id: int = -1) -> list[ControlPlane]:
-        """Return the control planes whose policies observe an event of a request or, without one, of an instance."""
+        """Return the control planes whose policies may observe an event: that of the request's router or, if
+        `request_id` is -1, those of all routers."""
         routers = range(len(self.planes)) if request_id < 0 else [self.home[request_id]]
         return [self.looking(router) for router in routers]
 

@@ -100,14 +100,14 @@ class StepScheduler:
 
     def note_waiting(self, now: int) -> None:
         """Note which limit keeps a request waiting beyond the current step, if that is certain. Otherwise the next step
-        shows it."""
+        determines the limit."""
         if self.shut:
             self.limits.note(now, PROMPT)
         elif len(self.batch.running) >= self.max_batch_size:
             self.limits.note(now, SLOTS)
 
     def note_empty(self, now: int) -> None:
-        """Note that no limit holds if no request waits any longer."""
+        """If no request waits any longer, note that no limit keeps a request out."""
         if not self.waiting and not self.ready:
             self.limits.note(now, NO_LIMIT)
 

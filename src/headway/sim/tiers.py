@@ -351,7 +351,8 @@ class Tiers:
                 continue
             tier.store.check()
             if tier.swapped < 0 or tier.lent < 0:
-                raise InvariantError(f"Tier {tier.name}: negative count: {tier.swapped} swapped, {tier.lent} lent blocks.")
+                counts = f"{tier.swapped} swapped and {tier.lent} lent blocks"
+                raise InvariantError(f"The tier {tier.name} has {counts}, but counts must not be negative.")
 
 
 def stretches(runs: Runs, start: int, end: int, level: float = 0.0) -> list[Stretch]:

@@ -108,8 +108,8 @@ class TransferEnded(RequestEvent, frozen=True, gc=False):
 
 
 class BatchRan(Struct, frozen=True, gc=False):
-    """An instance ended a longest possible run of equal steps: the same requests, and the same prompt tokens of each.
-    `at_ps` is the end of the last step."""
+    """An instance ended a run of equal steps. Equal steps have the same requests in the batch, and compute the same
+    number of prompt tokens of each request. The run is as long as possible. `at_ps` is the end of its last step."""
 
     at_ps: int
     instance: InstanceView

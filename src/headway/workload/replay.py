@@ -96,7 +96,8 @@ def _sessions(spec: TraceSpec, info: Info) -> str:
         other = "derived" if has_blocks else "none"
         raise HeadwayError(f"{PLACE}.sessions: this {info.format} trace records no sessions. Use {other}.")
     if spec.sessions == "derived" and not has_blocks:
-        raise HeadwayError(f"{PLACE}.sessions: this {info.format} trace has no blocks to derive sessions from. Use none.")
+        wrong = f"this {info.format} trace has no blocks from which to derive sessions"
+        raise HeadwayError(f"{PLACE}.sessions: {wrong}. Use none.")
     if spec.share_system and not has_blocks:
         raise HeadwayError(f"{PLACE}.share_system: this {info.format} trace has no blocks to share. Remove this key.")
     source = spec.sessions or ("recorded" if info.sessions else "derived" if has_blocks else "none")

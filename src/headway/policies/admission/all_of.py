@@ -34,7 +34,8 @@ class AllOf:
 
     def __post_init__(self) -> None:
         if not self.policies:
-            raise HeadwayError(f"{PLACE}: the list is empty. Name a policy or more, as in [token-bucket, saturation].")
+            remedy = "Name at least one policy, as in [token-bucket, saturation]"
+            raise HeadwayError(f"{PLACE}: the list is empty. {remedy}.")
         self._members = [registry.build("admission", spec, f"{PLACE}[{at}]") for at, spec in enumerate(self.policies)]
         self._parts = [part for member in self._members for part in (member, *getattr(member, "_parts", ()))]
         self.policies = [

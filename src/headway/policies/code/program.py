@@ -71,8 +71,8 @@ def plain_program(source: str, stage: str) -> Program:
 
 @lru_cache(maxsize=128)
 def named_program(source: str, stage: str, name: str, values: tuple[tuple[str, type, float], ...]) -> Program:
-    """Compile a source for a policy with this name and these values of its parameters, each with its type, because 1
-    equals 1.0. If it was compiled before, return that program: a run builds each of its policies several times."""
+    """Compile a source for a policy with this name and these parameter values. The result is cached, because a run
+    builds each of its policies several times. The values include their types, because 1 equals 1.0 as a cache key."""
     return Program(source, stage, name, {name: value for name, _, value in values})
 
 

@@ -1,6 +1,7 @@
 """Columns of cells of a user's own table. Columns in a usual form are read at once; other columns cell by cell.
 
-Each function returns what the function of `cells` returns for every cell, and raises `BadRow` if it does for any cell.
+Each function gives the same results as the matching function of `cells`, called for every cell. If that function would
+raise `BadRow` for a cell, the function here raises it too.
 """
 
 from __future__ import annotations

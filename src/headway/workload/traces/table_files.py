@@ -51,7 +51,7 @@ def read_names(path: pathlib.Path) -> list[str]:
 
 
 def file_batches(path: pathlib.Path, names: list[str]) -> Iterator[Batch]:
-    """Yield all rows, with the values of the columns `names`, of which there are at least two."""
+    """Yield all rows, with the values of the columns `names`. There must be at least two names."""
     if own_parquet.is_parquet(path):
         return _parquet_batches(path, names)
     return _json_batches(path, names) if is_json(head(path)) else _csv_batches(path, names)

@@ -53,7 +53,8 @@ def _start_sessions(records: Iterator[Record], rate: Fraction, seed: int, where:
         if record.at_ps is not None:
             last_ps = start_ps + record.at_ps
         if last_ps > LAST_PS:
-            raise HeadwayError(f"{where}.rate: request {position + 1} would come {too_late(last_ps)}. Raise the rate.")
+            late = f"request {position + 1} would arrive {too_late(last_ps)}"
+            raise HeadwayError(f"{where}.rate: {late}. Raise the rate.")
         placed.append((last_ps, position, pack(record)))
     placed.sort()
     for at_ps, _, packed in placed:
