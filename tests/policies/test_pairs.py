@@ -145,7 +145,7 @@ def test_what_either_half_refuses_is_refused() -> None:
         (Route("i3"), r"prefill: Odd routed request 0 to 'i3', which is not one of its candidates \(i0, i1\)"),
         (
             Route("i0", prefill="i1"),
-            r"prefill: Odd must choose one of its candidates, .*, at request 0\. .* `pairs = True` in its class",
+            r"prefill: Odd must choose one of its candidates, .*, at request 0\. .* `pairs = True` in it",
         ),
     ],
 )

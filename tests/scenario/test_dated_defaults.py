@@ -133,7 +133,7 @@ def test_the_page_shows_the_sets() -> None:
         assert load == defaults.effective_load
         assert size.startswith("`auto`") is defaults.auto
         assert belief.startswith(f"{defaults.belief}:")
-    assert f"Without the key, a file has the set {CURRENT}." in PAGE
+    assert f"Without the key `defaults`, a scenario or a gateway's file has the set {CURRENT}." in PAGE
 
 
 def test_with_kv_events_the_set_says_which_events_the_router_hears() -> None:

@@ -105,8 +105,9 @@ class LoadOnly(LeastLoaded):
 class Sticky(SessionBound):
     """Binds each new session to the instance with the fewest requests in flight, regardless of later load.
 
-    It is the upper bound of locality and the worst case of hot spots. A request without a session goes to the fewest
-    requests in flight. Ties: lowest index. Bindings end if the instance cannot serve, or beyond `max_sessions`.
+    It is the upper bound of locality and the worst case of hot spots. A request without a session goes to the
+    instance with the fewest requests in flight. Ties: lowest index. Bindings end if the instance cannot serve, or
+    beyond `max_sessions`.
     """
 
     max_sessions: MaxSessions = 1_000_000

@@ -26,11 +26,11 @@ class KvAwareSpill(Believer):
     instance with the least work is never saturated. If the instance with the most cached blocks is saturated, the
     request spills over to another one.
 
-    Among the others the highest score wins: kv × overlap + load × (1 − util) + power × (1 − watts ÷ the fleet's highest
-    watts) + capacity × capacity figure. The weights are not normalised. overlap = leading blocks believed cached ÷ all
-    full blocks of the prompt, or 0 without a full block. util = max(requests in flight ÷ `max_concurrent`, busy share);
-    it may exceed 1. If `max_concurrent` is null, it is the instance's batch limit. watts is a 30 s mean, the capacity
-    figure is static. Busy share and watts are as last reported.
+    Among the other instances, the highest score wins: kv × overlap + load × (1 − util) + power × (1 − watts ÷ the
+    fleet's highest watts) + capacity × capacity figure. The weights are not normalised. overlap = leading blocks
+    believed cached ÷ all full blocks of the prompt, or 0 without a full block. util = max(requests in flight ÷
+    `max_concurrent`, busy share); it may exceed 1. If `max_concurrent` is null, it is the instance's batch limit. watts
+    is a 30 s mean, the capacity figure is static. Busy share and watts are as last reported.
 
     Ties: among the instances within `epsilon` of the best score (inclusive), the least work wins, then the highest hash
     of (instance id, prompt), then the lowest index. If the router knows no key of the prompt, as a gateway for prompts

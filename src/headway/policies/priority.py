@@ -117,7 +117,7 @@ class TenantWeighted:
     """Prefers tenants with few requests in flight for their weight: score = weight ÷ (1 + requests in flight).
 
     `weights` are by tenant; others have 1. Requests of the tenant are in flight from routing until they end; the
-    request itself is not counted. Hint: weight, the tenant's. It reads no signal.
+    request itself is not counted. Hint: weight, the weight of the tenant. It reads no signal.
     """
 
     weights: dict[str, float] = dataclasses.field(default_factory=dict)

@@ -32,10 +32,11 @@ def least_outstanding(instances: Sequence[InstanceView]) -> InstanceView:
 class LeastOutstanding:
     """Sends each request to the instance with the fewest queued and running requests.
 
-    Load = reported queue + reported batch + requests routed since that report; with `effective_load: outstanding` less
-    requests ended since, but at least the requests in flight. Ties: lowest index. With reports that are always fresh
-    and `effective_load: snapshot` it differs from `least-loaded` only if a request ends at the instant at which another
-    arrives: the report no longer counts it, but the router's own count still does.
+    Load = reported queue + reported batch + requests routed since that report. With `effective_load: outstanding`, the
+    requests that ended since the report are subtracted, but load is at least the number of requests in flight. Ties:
+    lowest index. With reports that are always fresh and `effective_load: snapshot`, it differs from `least-loaded` only
+    if a request ends at the instant at which another arrives: the report no longer counts the ended request, but the
+    router's own count still does.
     """
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
@@ -166,9 +167,9 @@ class SessionAffinity(SessionBound):
 class CostEscalation:
     """Charges an instance for each request it gets, lets the charges decay, and picks the cheapest.
 
-    Before each decision cost ← cost × exp(−decay × seconds since the last one). The lowest cost wins, and its instance
-    is charged base + queue_weight × queue + kv_weight × KV utilisation, as last reported. Costs are rounded to
-    billionths, so that they are the same on every machine. Ties: lowest index.
+    Before each decision, cost ← cost × exp(−decay × seconds since the last decision). The instance with the lowest cost
+    wins, and is charged base + queue_weight × queue + kv_weight × KV utilisation, as last reported. Costs are rounded
+    to billionths, so that they are the same on every machine. Ties: lowest index.
 
     Limits: charges decay whether or not the requests have ended, so a slow instance gets requests until its queue is
     long. Use `least-loaded`.

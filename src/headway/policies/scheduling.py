@@ -37,10 +37,10 @@ class Fcfs:
 class ByPriority:
     """Serves the highest priority first, as the router assigned it; ties in order of arrival.
 
-    A second of waiting counts as much as `aging` of priority, so only requests that arrive within (difference of
-    priorities ÷ `aging`) seconds overtake another. With 0 the order is strict, and low priorities may starve. If blocks
-    run out, the running request that is last in this order is preempted. `chunk_tokens` is the most tokens of a prompt
-    in one step; while a prompt is unfinished, no other begins.
+    A second of waiting counts as much as `aging` of priority. So a request overtakes an earlier request only if it
+    arrives within (difference of priorities ÷ `aging`) seconds after it. With 0 the order is strict, and low priorities
+    may starve. If blocks run out, the running request that is last in this order is preempted. `chunk_tokens` is the
+    most tokens of a prompt in one step; while a prompt is unfinished, no other begins.
     """
 
     aging: Aging = 0.01

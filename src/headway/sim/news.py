@@ -3,8 +3,8 @@
 Instances report items as they happen. Policies receive them before the next event or decision of their router, in
 order of time, then in the order of `KINDS`, then by instance and request. A policy cannot act before that event or
 decision, so it loses nothing. The time of that event or decision does not depend on how the simulator cuts runs of
-steps. So the state of the cluster that a policy sees with an item does not depend on the cuts either. If no policy lists
-these classes in `observes`, instances report nothing.
+steps. So the state of the cluster that a policy sees with an item does not depend on the cuts either. If no policy
+lists these classes in `observes`, instances report nothing.
 """
 
 from operator import itemgetter

@@ -22,8 +22,8 @@ class MaxConcurrency:
     """Rejects requests at once while `max_queue` requests of their model are in flight, on all instances together.
 
     Each (model, role) has `max_queue` permits. A request takes one when it is routed and returns it when it ends. If
-    the candidates have several roles or models, each of them needs a free permit. A disaggregated request holds one
-    permit of each role until it ends. All names of a model share its limit. A request in the router's queue (flow
+    the candidates have several roles or models, each (model, role) needs a free permit. A disaggregated request holds
+    one permit of each role until it ends. All names of a model share its limit. A request in the router's queue (flow
     control) holds no permit; if none is free when it is dispatched, it is rejected then. It reads no signal.
     """
 

@@ -20,13 +20,13 @@ class Concurrency:
 
     Concurrency is requests in flight and waiting. The pool needs the mean over `stable_window_s` ÷ (`target` ·
     `utilization`), rounded up; if `target` is null, it is a replica's batch slots. The need is at most
-    `max_scale_up_rate` times the serving replicas, and at least those ÷ `max_scale_down_rate`.
+    `max_scale_up_rate` times the serving replicas, and at least the serving replicas ÷ `max_scale_down_rate`.
 
     If the need over `panic_window_s` is `panic_threshold` times the serving replicas or more, panic begins: the higher
     need counts, and it never falls during the panic. Panic ends when no check found a surge for longer than the stable
     window. As in Knative, a pool with more than one serving replica starts in panic, so that it removes none before
-    there is data. Last, the highest need of `scale_down_delay_s` counts. Knative checks every 2 s; a longer interval
-    detects a surge later.
+    there is data. Of the needs in the last `scale_down_delay_s`, the highest counts. Knative checks every 2 s; a longer
+    interval detects a surge later.
     """
 
     target: Annotated[float | None, Bounds(0.1, 100_000, log=True)] = None  # requests per replica

@@ -84,10 +84,10 @@ class SloDriven:
 
     Attainment is that of the worst class, over the metrics window. Below `target` the pool grows by the share `step` of
     its replicas, at least by one. From `comfort` on, or while no request ends, it shrinks by one if the load per
-    remaining replica stays at most `low` × the slots, or × the load per replica at the last SLO miss if that is less.
-    Load is requests in flight and waiting, mean over 60 s. After a change, and after replicas have started, it does not
-    grow for `cooldown_s` and does not shrink for `cooldown_down_s`, so that old latencies leave the window. Without an
-    SLO in the scenario it does nothing.
+    remaining replica then is at most `low` × L. L is a replica's slots or, if lower, the load per replica at the last
+    SLO miss. Load is requests in flight and waiting, mean over 60 s. After a change, and after replicas have started,
+    it does not grow for `cooldown_s` and does not shrink for `cooldown_down_s`, so that old latencies leave the window.
+    Without an SLO in the scenario it does nothing.
     """
 
     target: Share = 0.95
