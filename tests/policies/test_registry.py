@@ -276,7 +276,7 @@ def test_a_file_that_does_not_load_says_why(tmp_path):
 
 def test_a_policy_of_another_stage_is_refused(tmp_path):
     file = user_file(tmp_path, DECORATED.replace('"routing"', '"admission"'))
-    with pytest.raises(HeadwayError, match="is of stage admission, but this is the stage routing"):
+    with pytest.raises(HeadwayError, match="is a policy of stage admission, not of stage routing"):
         registry.build("routing", f"{file}:MyPolicy", WHERE)
 
 

@@ -54,7 +54,7 @@ class RouterState:
         self.instances = cluster.instances if instances is None else instances
         self.tenants = Tenants(cluster)
         self.totals = Totals(cluster)
-        self.served: dict[int, Recent] = {}  # instance index -> recent values; empty while the views do not show them
+        self.served: dict[int, Recent] = {}  # instance index -> recent values; empty if no policy reads `recent`
         self.show(signals)
 
     def show(self, names: Collection[str]) -> None:

@@ -288,7 +288,7 @@ def load(stage: str, reference: str, where: str) -> Entry:
     entry = own_entry(cls)
     if entry is not None:
         if entry.stage != stage:
-            raise HeadwayError(f"{where}: {reference!r} is of stage {entry.stage}, but this is the stage {stage}.")
+            raise HeadwayError(f"{where}: {reference!r} is a policy of stage {entry.stage}, not of stage {stage}.")
         return entry
     name, method = cls.__name__, METHODS[stage]
     if not callable(getattr(cls, method, None)):

@@ -220,7 +220,7 @@ def test_mistakes_in_the_header_are_told_by_file_and_key(tmp_path: Path, header:
         ({"arrival_time_us": 10**17}, "arrival_time_us 100000000000000000 is too late: after"),
         ({"reason_ratio": "nan"}, "reason_ratio must be"),
         ({"streaming": "yes"}, "streaming must be true or false"),
-        ({"session_id": "s", "round_index": 3}, "round_index is 3, but the next one of session 's' is 0"),
+        ({"session_id": "s", "round_index": 3}, "round_index is 3, but the next round of session 's' is 0"),
         ({"num_chunks": "1.5"}, "num_chunks must be a whole number"),
         ({"client_id": "a,b"}, "has 28 values, but the header has 27"),
     ],

@@ -30,9 +30,10 @@ class Deadline:
     The first token is due at arrival + the target of the request's class, or at the client's deadline if that is
     earlier. A request with neither is admitted. An instance is in time if now + `margin` × its `estimated_ttft` for the
     whole prompt is at or before that instant. The estimate is the time to compute this prompt and the prefill tokens
-    pending there, in steps of the batch's token limit, each with the running sequences. It assumes that nothing of the
-    prompt is cached, so it is too high for warm prompts. Decode instances never count as in time. Pending tokens and
-    decode context are the router's exact counts; the running sequences are reported.
+    that are pending at the instance. Each step computes as many tokens as the batch allows, and decodes the running
+    sequences. The estimate assumes that nothing of the prompt is cached, so it is too high for warm prompts. Decode
+    instances never count as in time. Pending tokens and decode context are the router's exact counts; the running
+    sequences are reported.
     """
 
     targets: ClassTargets = dataclasses.field(default_factory=lambda: dict(TTFT))  # TTFT target of each class

@@ -63,7 +63,7 @@ class Predictive:
             history = pool.history
             first = bisect_right(history, then, key=at)
             last = bisect_right(history, then + lead, key=at)
-            if first and first < len(history):  # each sample covers the time before it
+            if first and first < len(history):  # the history covers the time one period ago
                 season = max(sample.rate for sample in history[first : last + 1])
                 return self.blend * season + (1 - self.blend) * rate
         return rate

@@ -175,7 +175,7 @@ def _continue(record: Record, state: _Session, row: Row, grows: bool, contents: 
     assert record.at_ps is not None
     turn = whole(row, "round_index", place) if "round_index" in row else state.turn + 1
     if turn != state.turn + 1:
-        known = f"the next one of session {shown(record.session)} is {state.turn + 1}"
+        known = f"the next round of session {shown(record.session)} is {state.turn + 1}"
         raise HeadwayError(f"{place}: round_index is {turn}, but {known}. Sort the file by time.")
     record.turn = turn
     if turn:

@@ -141,7 +141,7 @@ def how_to_set(key: str, value: str, ask: str) -> str:
         text = f'"{value}"' if key == "columns" else value
         return f"Set {ask.removesuffix('format')}{key}: {text}"
     option = f"--map {value}" if key == "columns" else "--skip-bad"
-    if "." in ask:  # a key of a section without `columns`
+    if "." in ask:  # the format is set by another section's key, and that section has no key `columns`
         return f"Convert it with headway trace convert {option}"
     python = f'columns="{value}"' if key == "columns" else "skip_bad=True"
     return f"Pass {worded(option, python)}"
