@@ -111,7 +111,7 @@ __all__ += ["Arrived", "BatchRan", "BlocksMoved", "Delayed", "Preempted", "Rejec
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("latency", "evolve"):  # packages that users import as attributes of `headway`
+    if name in ("latency", "evolve"):  # these names are packages, so import them as modules
         return importlib.import_module(f"headway.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module 'headway' has no attribute {name!r}")

@@ -242,7 +242,7 @@ class Pair(Pairing):
         halves = [registry.build("routing", getattr(self, role), f"{PLACE}.{role}") for role in ("prefill", "decode")]
         for role, half in zip(("prefill", "decode"), halves, strict=True):
             if getattr(half, "pairs", False):
-                raise HeadwayError(f"{PLACE}.{role}: the policy chooses two instances. Use one that chooses one.")
+                raise HeadwayError(f"{PLACE}.{role}: the policy chooses two instances. Use a policy that chooses one.")
         decider = registry.build("decider", self.decider, f"{PLACE}.decider")
         self.assemble(type(self), halves[0], halves[1], decider)
 

@@ -243,7 +243,7 @@ REFUSED = {
         body("def f():\n    return 1\nreturn f()"),
         2,
         "functiondef",
-        "define it at the top level",
+        "define the function at the top level",
     ),
     "recursion": ("def f(x):\n    return f(x)\n" + body("return f(1)"), 1, "f", "calls itself"),
     "recursion through another": (

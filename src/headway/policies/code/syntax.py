@@ -140,7 +140,7 @@ def _forms(node: ast.AST, inside: bool) -> Iterator[Rejection]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef):
             if inside:
-                yield _no(child, "nested functions are not allowed; define it at the top level")
+                yield _no(child, "nested functions are not allowed; define the function at the top level")
             yield from _function(child)
             yield from _forms(child, inside=True)
             continue
