@@ -45,7 +45,7 @@ def text_of(page: Page | Json, console: Console) -> str:
         return (text if encodable(text) else json.dumps(document, indent=2)) + "\n"
     with console.capture() as captured:
         for part in page.parts:
-            console.print(part, soft_wrap=bool(getattr(part, "no_wrap", False)))  # do not wrap source code
+            console.print(part, soft_wrap=bool(getattr(part, "no_wrap", False)))  # source code does not wrap
     text = captured.get()
     # Rich pads tables to their width with spaces. Remove these spaces if the output is a file.
     text = text if console.is_terminal else "".join(f"{row.rstrip()}\n" for row in text.splitlines())

@@ -112,7 +112,7 @@ def _write(kind: str, file: Path, force: bool, options: dict[str, Any], command:
 
     from headway.schemas.starters import new_file, write_starter
 
-    new_file(kind, file, force)  # before the questions
+    new_file(kind, file, force)  # raises an error if the file exists, before the user answers questions
     if sys.stdin.isatty() and all(value is None for value in options.values()):
         options = _ask(kind)
     path = write_starter(kind, file, force=force, **options)

@@ -63,7 +63,7 @@ class Table:
             return None
         guess = guess_mapping(source) if read_format is None else guess_columns(source)
         if guess is None:
-            return None  # the error of the reader explains what is missing
+            return None  # the reader will raise an error that says what is missing
         text = write_columns(guess)
         say(f"{source.name}: columns guessed: {text}")
         if self.yes or confirm("Use this mapping?", f"--yes, or --map {text}"):

@@ -27,7 +27,7 @@ class Displayed:
     __slots__ = ()
 
     _view: ClassVar[str]  # module:function that returns the `report.result_view.View` of the result
-    _types: ClassVar[Types] = {}  # types of columns: at least of those that can lack values and are no numbers
+    _types: ClassVar[Types] = {}  # column -> type; needed for a column of strings or booleans that may be empty
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the table of the result: columns of equal length by name. Quantities are numbers in base units, not
@@ -112,7 +112,8 @@ def pandas_frame(columns: Mapping[str, list[Any]], types: Types) -> Any:
 
 def polars_frame(columns: Mapping[str, list[Any]], types: Types) -> Any:
     polars = library("polars", extra="data", purpose="data frames")
-    # Not strict: whole numbers and fractions in one column are floats, and numbers and strings are strings.
+    # strict=False: a column with whole numbers and fractions becomes a column of floats, and a column with numbers
+    # and strings becomes a column of strings.
     return polars.DataFrame(
         columns, schema_overrides=_without_values(columns, types), infer_schema_length=None, strict=False
     )

@@ -37,7 +37,7 @@ ALWAYS_SHOWN: Final = (
 class PlannedRun(NamedTuple):
     bundle: Bundle
     case: Case
-    explain: bool = False  # whether to summarize the run in words too
+    explain: bool = False  # whether to also summarize the run in words
 
 
 class Bench:

@@ -15,7 +15,7 @@ from typing import Final
 from msgspec import Struct
 
 NUMBER, CONDITION = "number", "condition"
-CONSTANT, TRUTH = "constant", "truth"  # names of leaves with a fixed value; simplification removes all truth values
+CONSTANT, TRUTH = "constant", "truth"  # leaves with a fixed number, or True or False; simplification removes the latter
 BRANCH: Final = "if"
 DIGITS: Final = 3  # significant digits of a constant
 Path = tuple[int, ...]  # path from the root to a subtree: the index of the argument at each level
@@ -30,7 +30,7 @@ class Feature(Struct, frozen=True):
 
 
 FEATURES: Final = {
-    # features of the instance; tokens are in thousands, so that all values have a similar size
+    # features of the instance; tokens count in thousands, so that all features have a similar range
     "cached": Feature("ratio(cached_tokens(instance), request.prompt_tokens)"),
     "uncached": Feature("(request.prompt_tokens - cached_tokens(instance)) / 1000"),
     "pending": Feature("instance.pending_prefill_tokens / 1000"),

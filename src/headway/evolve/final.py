@@ -28,12 +28,12 @@ from headway.scenario.scenario import Scenario
 from headway.types import Json
 
 TOGETHER: Final = 4  # maximum number of policies that are evaluated and kept in memory at the same time
-AS_RULES: Final = {"block_tokens": BLOCK_TOKENS, "lru_blocks": int(LRU_BLOCKS)}  # the prefix index of rules
+AS_RULES: Final = {"block_tokens": BLOCK_TOKENS, "lru_blocks": int(LRU_BLOCKS)}  # prefix index of evolved rules
 ALWAYS: Final[tuple[Any, ...]] = (  # policies that every comparison includes
     {"name": "weighted", "scorers": {"prefix-affinity": 1, "load-balance": 1}},
     "lmetric",
-    # Rules in the policy language use a prefix index with blocks of 16 tokens. LMetric's default is 512 tokens.
-    # Comparing with LMetric at 16 tokens shows how much of a rule's gain comes from its smaller blocks.
+    # Rules in the policy language use a prefix index with blocks of 16 tokens, LMetric by default blocks of 512.
+    # LMetric with blocks of 16 tokens shows how much of a rule's gain comes from its smaller blocks.
     {"name": "lmetric", **AS_RULES},
     {"name": "lmetric-plus-one", **AS_RULES},
 )

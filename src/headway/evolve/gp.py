@@ -54,9 +54,8 @@ BINARY: Final[dict[type[ast.operator], str]] = {
     ast.Mult: "multiply",
     ast.Div: "ratio",
 }
-# The rules with which a search starts. `cached` counts blocks of 16 tokens.
-# Some rules have the name of a built-in policy, which may use another block size.
-# OpenEvolve found the published rule for BLIS.
+# The rules with which a search starts. `as NAME` is the rule of a built-in policy. The policy itself may use another
+# block size: rules count cached tokens in blocks of 16. `as published` is a rule that OpenEvolve found for BLIS.
 RULES: Final = {
     name: _tree(ast.parse(text, mode="eval").body)
     for name, text in {
@@ -73,7 +72,7 @@ RULES: Final = {
 }
 
 
-# Random situations serve to find out, without a simulation, whether two rules decide differently.
+# Two rules are compared without a simulation: by their decisions in random situations.
 
 SITUATIONS: Final = 200
 KV_BLOCKS: Final = 4096

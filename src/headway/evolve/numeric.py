@@ -21,7 +21,7 @@ from headway.streams import derive
 from headway.types import Json
 
 DIGITS: Final = 4  # number of significant digits of a chosen number
-FALLS, RISES = 100, 10  # range of a weight: from 1/FALLS to RISES times the largest weight
+FALLS, RISES = 100, 10  # range of a weight: from the largest weight / FALLS to the largest weight · RISES
 
 
 class Dimension(Struct, frozen=True):
@@ -34,7 +34,7 @@ class Dimension(Struct, frozen=True):
     high: float
     log: bool = False
     whole: bool = False
-    keep: bool = False  # whether the policy stays as it is at the default, which may stand for `auto`
+    keep: bool = False  # whether choosing the default leaves the policy unchanged; the default may be `auto`
 
     @property
     def name(self) -> str:
@@ -69,7 +69,7 @@ def _of(stage: str, spec: Any) -> list[Dimension]:
         return space
     for parameter in registry.find(stage, name, f"policies.{stage}").parameters:
         value, bounds = keys.get(parameter.name, parameter.default), parameter.bounds
-        if value == registry.AUTO:  # the search starts at the usual number
+        if value == registry.AUTO:  # the search needs a number to start from
             value = parameter.default
         if parameter.name == "scorers":
             space += _weights(stage, value)
@@ -77,7 +77,7 @@ def _of(stage: str, spec: Any) -> list[Dimension]:
             continue
         elif bounds.low < bounds.high:
             log = bounds.log and bounds.low > 0
-            whole = float not in (parameter.type, *get_args(parameter.type))  # `float | None` is not whole
+            whole = float not in (parameter.type, *get_args(parameter.type))  # also detects `float | None`
             start, keep = registry.written_value(value), isinstance(value, registry.Usual)
             space.append(Dimension(stage, (parameter.name,), start, bounds.low, bounds.high, log, whole, keep))
     return space

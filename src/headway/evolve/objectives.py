@@ -27,7 +27,7 @@ class Objective(Struct, frozen=True):
     """A figure, or a weighted sum of figures, to minimize or maximize. If its weight is 0, it is only reported."""
 
     name: str
-    figure: str | dict[str, float]  # dotted path of a figure in the summary of a run, or weights by such paths
+    figure: str | dict[str, float]  # dotted path of a figure in a run's summary, or path -> weight
     direction: Direction
     weight: float = 1.0
 
@@ -43,7 +43,8 @@ class Objective(Struct, frozen=True):
         return total if math.isfinite(total) else None
 
 
-# The figures that can rank runs. Figures of one tenant, class or kind, and other spellings of a figure, are valid too.
+# The valid names: the figures that can rank runs. The pattern also permits figures of one tenant, class or kind, and
+# names with hyphens.
 FIGURE: Final = Names(lambda: [path for path in every_figure() if best_way(path)], rf"-|^({'|'.join(GROUPS)})\.")
 FigureWeights = Annotated[dict[str, float], "weights by figure"]
 

@@ -45,7 +45,7 @@ EDIT: Final = (
     "keep the markers. A program with other changes is rejected."
 )
 STEP: Final = re.compile(r"Iteration \d+(?: error)?:")
-SIMPLE_BELOW: Final = 6000  # maximum number of characters; OpenEvolve asks the model to shorten longer programs
+SIMPLE_BELOW: Final = 6000  # number of characters; OpenEvolve asks the model to shorten longer programs
 CHECKPOINTS: Final = 10  # number of iterations between two checkpoints
 
 

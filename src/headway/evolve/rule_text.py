@@ -75,7 +75,7 @@ def text_of(node: Node, outer: int = LOOSEST) -> str:
         operator = OPERATORS[node.name]
         binding = operator.binding
         texts = []
-        for place, argument in enumerate(node.arguments):  # later arguments need a higher precedence
+        for place, argument in enumerate(node.arguments):  # a - (b - c) needs parentheses, (a - b) - c does not
             texts.append(text_of(argument, LOOSEST if binding == CALL else binding + (place > 0 or binding == LOOSEST)))
         text = operator.form.format(*texts)
     return f"({text})" if binding < outer else text

@@ -40,7 +40,7 @@ DEFAULT: Final = "routing-2026-11"
 PARTS: Final = ("train", "validation", "held_out")
 HELD_OUT: Final = "held_out"
 MOST_SEEDS: Final = 1000  # maximum number of seeds in one entry of a part
-NOT_SHARED: Final = ("workload", "seed", "policies", "name")  # sections that only cases and candidates set
+NOT_SHARED: Final = ("workload", "seed", "policies", "name")  # sections that only cases or candidates may set
 
 
 def _changes(*without: str) -> Form:

@@ -17,7 +17,7 @@ from headway.experiment.load_levels import Load
 from headway.experiment.space import Counts, Space
 
 T = TypeVar("T")
-Ask = Callable[[T, Sequence[T]], bool]  # arguments: a value, and the values that the search may ask for next
+Ask = Callable[[T, Sequence[T]], bool]  # arguments: a value to try, and values that the search may try next
 AHEAD: Final = 8
 FURTHEST: Final = 1024  # maximum factor by which a search multiplies or divides the load
 
@@ -77,8 +77,8 @@ class Mixes:
         self._pools = space.pools
         self._yes: list[Counts] = []
         self._no: list[Counts] = []
-        # A column consists of the mixes that differ only in the last pool of this order.
-        # The cheapest pool is last, so that there are few columns with many mixes each.
+        # The pools, most expensive first. A column consists of the mixes that differ only in the number of replicas of
+        # the last pool. The last pool is the cheapest, so that there are few columns with many mixes each.
         self._order = sorted(range(len(self._pools)), key=lambda place: -self._pools[place].usd_per_hour)
 
     def cheapest(self, every: bool = False) -> Counts | None:

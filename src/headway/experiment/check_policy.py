@@ -19,7 +19,7 @@ from headway.scenario.overrides import policy_config
 from headway.types import Json
 
 DOCUMENTS = (".yaml", ".yml")
-# The run with which a Python policy is checked.
+# The scenario of the run that checks a Python policy.
 TRIAL: Json = {
     "name": "policy check",
     "workload": {"requests": 240, "rate": "40/s", "prefix": {"groups": 20, "tokens": 256}},
@@ -29,7 +29,7 @@ SCALED: Json = {"cluster": {"instances": 8, "min_replicas": 1, "max_replicas": 1
 SPLIT: Json = {
     "cluster": {"architecture": "disaggregated", "prefill": {"instances": 4}, "decode": {"instances": 4}},
 }
-# For each part of a routing policy: the routing policy that has `reference` as this part.
+# For each kind of part, such as a scorer: a routing policy that uses the part `reference`.
 WHOLES: dict[str, Callable[[str], Json]] = {
     "scorer": lambda reference: {"name": "weighted", "scorers": [{"name": reference, "weight": 1}]},
     "filter": lambda reference: {"name": "weighted", "filters": [reference]},

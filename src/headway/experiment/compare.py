@@ -28,9 +28,9 @@ from headway.results.ranking import figure, rank, value
 from headway.scenario.scenario import DEFAULT, Scenario, Source
 from headway.types import Json
 
-PLAIN: Final = {**DEFAULT_POLICIES, "routing": "round-robin"}  # the usual baseline of each stage
+PLAIN: Final = {**DEFAULT_POLICIES, "routing": "round-robin"}  # default baseline of each stage
 COUNTS: Final = ("requests.completed", "requests.rejected", "requests.timed_out", "requests.failed")
-SIGNAL_KEYS: Final = ("defaults", "signals")  # keys of a scenario that say how old signals are
+SIGNAL_KEYS: Final = ("defaults", "signals")  # keys of a scenario that set the age of signals
 PER: Final = {"tenant": "tenants", "class": "classes"}  # type of group -> section of a summary
 
 
@@ -53,7 +53,7 @@ class Comparison(Displayed, Struct, frozen=True):
     # Label of a template or control -> its kind. These policies rank last and are never the best.
     # The mapping is empty unless all policies run.
     aside: dict[str, str] = {}
-    other: OtherRanking | None = None  # the ranking under fresh instead of polled signals, or the reverse, if known
+    other: OtherRanking | None = None  # the ranking with fresh instead of polled signals, or the reverse
 
     @property
     def best(self) -> str:
@@ -279,7 +279,7 @@ class Second(Struct, frozen=True):
     signal do not run again, because their runs are the same."""
 
     scenario: Scenario
-    tasks: dict[int, tuple[Json, Contender]] | None  # by place in the comparison; None: do not run
+    tasks: dict[int, tuple[Json, Contender]] | None  # index in the comparison -> run; None: do not run
     asked: bool  # whether to run even if it takes long
 
     @classmethod

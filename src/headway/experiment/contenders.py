@@ -37,7 +37,7 @@ class Contender(Struct, frozen=True):
     oracle: bool
     stage: str = "routing"
     beside: Json = {}  # policies of other stages, if the contender is a bundle
-    aside: str | None = None  # kind of the policy, if it is in `ASIDE` and the policy runs only because all policies do
+    aside: str | None = None  # template or control, if the policy runs only because all policies run
 
     @property
     def policies(self) -> Json:
@@ -57,7 +57,8 @@ def contenders(scenario: Scenario, policies: Any = None, stage: str = "routing")
     aside: dict[str, str] = {}
     whole = isinstance(policies, str) and policies.strip() == ALL
     if whole or policies is None:
-        # Policies that need only a name. A pair policy also needs pairs of instances, and a blank policy a source.
+        # Skip policies that cannot run by name alone: blank policies need a source, and policies that choose a prefill
+        # and a decode instance need a disaggregated cluster.
         listed = [entry for entry in registry.entries(stage) if not entry.blank]
         entries = [entry for entry in listed if pairs or not getattr(entry.make, "pairs", False)]
         names: list[Any] = [entry.name for entry in entries if whole or entry.kind == "policy"]
@@ -133,7 +134,7 @@ def _of_spec(stage: str, spec: str | Mapping[str, Any], own: Any) -> Contender:
         parameters = _diff_from_defaults(registry.find(stage, name, WHERE), own_parameters)
     policy = registry.build(
         stage, chosen, WHERE
-    )  # build the policy first: if it is wrong, this error is clearer than that of its label
+    )  # build the policy before its label: if the policy is invalid, the error of `build` is clearer
     return Contender(label(name, parameters), chosen, registry.entry_of(policy).oracle)
 
 

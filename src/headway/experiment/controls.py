@@ -92,7 +92,7 @@ class Controls(Displayed, Struct, frozen=True):
 
     scenario: Json
     summaries: dict[str, Json]
-    missing: str | None  # why `capped` did not run; None if it ran
+    missing: str | None  # why the control `capped` did not run; None if it ran
 
     def difference(self, name: str, path: str) -> float | None:
         """Return a figure of a control minus the same figure of LMetric."""

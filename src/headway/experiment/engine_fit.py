@@ -33,9 +33,9 @@ from headway.results.recorded import Served
 from headway.scenario.scenario import Scenario, Source
 from headway.types import Json
 
-HOLD: Final = 1e-3  # weight of the penalty relative to the errors
-# Steps of the search in the logarithms of the host time and of the factor.
-# The first HOST_ALONE steps change only the host time.
+HOLD: Final = 1e-3  # weight of the penalty for leaving the start point, relative to the weight of the errors
+# Step sizes of the search: changes of the logarithm of the host time, and of the logarithm of the factor.
+# The first HOST_ALONE entries change only the host time.
 STEPS: Final = ((0.7, 0.0), (0.2, 0.0), (0.05, 0.0), (0.3, 0.1), (0.1, 0.03), (0.03, 0.01), (0.01, 0.003))
 HOST_ALONE: Final = 3
 LEAST_HOST_PS: Final = 10**7
@@ -48,7 +48,7 @@ class EngineFit(Displayed, Struct):
 
     _view: ClassVar[str] = "headway.report.notebook:fit_view"
 
-    profile: str  # content of the profile's file
+    profile: str  # text of the profile's file
     host_ms: float
     scale: float
     runs: int  # number of simulated runs

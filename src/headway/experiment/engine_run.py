@@ -24,7 +24,7 @@ class EngineRun:
 
     def __init__(self, path: str | Path, scenario: Scenario, progress: Callable[[int], None] | None) -> None:
         requests = read_recorded(path)
-        is_folder = Path(path).is_dir()  # a run folder of live traffic, of which only completed requests are replayed
+        is_folder = Path(path).is_dir()  # a folder is a recorded live run; replay only its completed requests
         self.requests = [each for each in requests if each.e2e_ps is not None] if is_folder else requests
         self.path, self.progress = path, progress
         self.forced = placement(path, scenario)

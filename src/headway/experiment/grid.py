@@ -27,7 +27,7 @@ MOST: Final = 100_000  # maximum number of points of a grid
 NUMBER: Final = r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 QUANTITY: Final = re.compile(rf"({NUMBER})\s*([A-Za-zµ%]{{0,3}}(?:\s*/\s*[a-z]{{1,3}})?)")
 RANGE: Final = re.compile(r"(.+?)\.\.(.+?)(?::([^:]+))?")
-# Ways to read a quantity with a unit as a number: per second, in seconds, in bytes, and in bytes per second.
+# Parsers of a quantity with a unit: a rate per second, a duration in seconds, a size in bytes, and bytes per second.
 READERS: Final[tuple[Callable[[Any], float], ...]] = (
     lambda text: float(rate(text, "")),
     lambda text: duration_ps(text, "") / PS_PER_SECOND,

@@ -123,7 +123,7 @@ class Job(Struct, frozen=True):
     call: Callable[..., Any]
     arguments: tuple[Any, ...]
     home: bool = False  # whether the job must run in the caller's process
-    folder: int | None = None  # index of the argument with the folder; the job writes into or next to it
+    folder: int | None = None  # index of the argument that names a folder; the job writes into or next to it
 
 
 class Batch:

@@ -28,13 +28,13 @@ from headway.results.recorded import Served
 from headway.scenario.scenario import Scenario
 from headway.types import Json
 
-HOLD: Final = 3e-3  # weight of the penalty on each logarithm, relative to the errors
-MEANS: Final = 0.5  # weight of the error of a mean, relative to the errors of all requests together
+HOLD: Final = 3e-3  # weight of the penalty for changing a duration, relative to the weight of the errors
+MEANS: Final = 0.5  # weight of the error of each mean; the errors of all requests together have weight 1
 USUAL: Final = 0.1  # errors above this value count linearly; smaller errors count quadratically
 CYCLES: Final = 6
 ROUNDS: Final = 8
-ENOUGH: Final = 1e-3  # the search continues while it reduces the loss by at least this fraction
-NUDGE: Final = 0.3  # change of a logarithm to measure a slope, large enough to average over jumps
+ENOUGH: Final = 1e-3  # the search stops if a cycle reduces the loss by less than this fraction
+NUDGE: Final = 0.3  # change of a logarithm to measure a slope; large, because the errors change in jumps
 FAR: Final = 1.0  # maximum change of a logarithm in one step
 MOST_DAMPING: Final = 100.0
 STEPS: Final = (0.5, 0.2, 0.07)
@@ -43,7 +43,7 @@ WHERE: Final = "cluster.latency"
 FINE: Final = "prefill_pair"  # the only duration that may be less than a picosecond
 
 Point = dict[str, float]  # key -> logarithm of its duration in picoseconds
-Residuals = list[tuple[float, float]]  # log errors and their weights
+Residuals = list[tuple[float, float]]  # (logarithmic error, weight) pairs
 
 
 class LinearFit(Displayed, Struct):
@@ -51,8 +51,8 @@ class LinearFit(Displayed, Struct):
 
     _view: ClassVar[str] = "headway.report.notebook:fit_view"
 
-    latency: Json  # the section `cluster.latency` of a scenario
-    document: str  # content of a file with that section and its errors
+    latency: Json  # the fitted section `cluster.latency` of a scenario
+    document: str  # text of a scenario file with this section; comments list the fit's errors
     runs: int  # number of simulated runs
     before: Validation  # errors on the held-out requests with the scenario's durations
     after: Validation

@@ -94,12 +94,12 @@ def load_of(scenario: Scenario) -> Load:
             return Load("load", Fraction(1), [], f"{tenant.places['arrival']}: {wrong}.")
         elif tenant.arrival.interval is not None:
             parts.append(("rate", tenant.rate, Change((*at, "arrival", "interval"), _scale_interval)))
-        else:  # the tenant's own rate, or its fraction of the workload's rate
+        else:  # the tenant has its own rate, or a fraction of the workload's rate
             path = ("rate",) if tenant.given_rate is None else (*at, "rate")
             parts.append(("rate", tenant.rate, Change(path, _scale_rate)))
     units = {unit for unit, _, _ in parts}
-    changes = list(dict.fromkeys(change for _, _, change in parts))  # tenants may share the workload's rate
-    if len(units) > 1 or (units == {"users"} and len(parts) > 1):  # each tenant's users are rounded separately
+    changes = list(dict.fromkeys(change for _, _, change in parts))  # without duplicates: tenants may share a rate
+    if len(units) > 1 or (units == {"users"} and len(parts) > 1):  # no common unit, or each tenant's users are rounded
         return Load("load", Fraction(1), changes)
     return Load(units.pop(), sum((each for _, each, _ in parts), Fraction(0)), changes)
 

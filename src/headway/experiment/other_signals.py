@@ -15,8 +15,8 @@ from headway.scenario.scenario import STAGES, Scenario
 from headway.types import Json
 
 Age = Literal["fresh", "polled"]
-POLL_PS: Final = SETS["2026-12"].poll_interval_ps  # interval if the scenario's signals are fresh
-MOST_REQUESTS: Final = 10_000  # number of simulated requests up to which a comparison ranks twice without being asked
+POLL_PS: Final = SETS["2026-12"].poll_interval_ps  # second ranking of a scenario with fresh signals
+MOST_REQUESTS: Final = 10_000  # up to this many simulated requests, a comparison ranks twice by default
 MOST_MOVES: Final = 4  # number of policies whose places a sentence names
 
 
@@ -57,7 +57,7 @@ def describe(scenario: Scenario) -> str:
 
 def reads_reports(scenario: Scenario, contender: Contender) -> bool:
     """Whether any policy of a run reads reported signals. If not, fresh and polled signals give the same run."""
-    if scenario.scaling is not None:  # pools may have scaling policies of their own
+    if scenario.scaling is not None:  # a pool's own scaling policy may read reported signals
         return True
     for stage in STAGES:
         spec = contender.policies.get(stage, getattr(scenario.policies, stage))
@@ -70,7 +70,7 @@ def reads_reports(scenario: Scenario, contender: Contender) -> bool:
 
 
 def is_cheap(summaries: Sequence[Sequence[Json]]) -> bool:
-    """Whether runs with these numbers of requests may be repeated without being asked for."""
+    """Return whether runs with these numbers of requests are short enough to repeat them unasked."""
     requests: int = sum(summary["requests"]["arrived"] for each in summaries for summary in each)
     return requests <= MOST_REQUESTS
 

@@ -12,8 +12,8 @@ from headway.experiment.trials import Candidate, Trials
 from headway.scenario.scenario import Scenario
 from headway.types import Json
 
-SAMPLE: Final = 50  # minimum number of requests to judge a run by
-QUIET: Final = 16  # at the load divided by this number, requests hardly wait for each other
+SAMPLE: Final = 50  # a run with fewer requests is too short to judge
+QUIET: Final = 16  # a load divided by this number is so low that requests hardly wait for each other
 LONGEST_S: Final = 90 * 86400.0  # maximum simulated time of a run
 LONG: Final = 10  # arrivals should last this many times as long as the longest requests, so that a queue can build
 

@@ -22,11 +22,11 @@ from headway.experiment.policy_guard import TIMEOUT
 from headway.results import study
 
 CLIENT: Final = "ray://"
-LOOK_S: Final = 5.0  # interval in seconds at which to read the size of the cluster
+LOOK_S: Final = 5.0  # interval in seconds between two reads of the cluster's size
 KNOCK_S: Final = 5.0  # timeout in seconds of the first connection
 LOGS: Final = "HEADWAY_RAY_LOGS"  # if 1, Ray's messages go to standard error
 LOOPBACK: Final = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"  # Ray replaces 127.0.0.1 with another address
-PAUSE_S: Final = 0.5  # pause in seconds before a retry, multiplied by the number of times that the job was lost
+PAUSE_S: Final = 0.5  # pause in seconds before a job's first retry; the n-th retry waits n times as long
 NO_HEADWAY: Final = "No module named 'headway'"  # part of Ray's error message if Headway is missing on a machine
 QUIET: Final = {  # environment variables that silence Ray
     "RAY_USAGE_STATS_ENABLED": "0",

@@ -34,14 +34,16 @@ from headway.views.cluster import ClusterView
 
 DECISIONS: Final = 200
 CLOCKS: Final = ("time", "monotonic", "perf_counter", "process_time")
-SHIFT_S: Final = 86_413  # seconds by which the clocks of the second process are ahead; odd, as policies use remainders
-LIMIT_S: Final = 60.0  # maximum time for the processes; after that, the check is given up
+# Seconds by which the clocks of the second process are ahead. The number is odd, because policies may use the time
+# modulo an even number.
+SHIFT_S: Final = 86_413
+LIMIT_S: Final = 60.0  # timeout of both processes, in seconds; after it, the check is skipped
 CHILD: Final = "from headway.experiment.repeatable import simulate_beginning; simulate_beginning()"
 REMEDY: Final = (
     "Draw random numbers from context.rng(name), read the time from cluster.now, "
     "sort a set before you iterate over it, and create all state in bind."
 )
-Line = list[Any]  # a decision: its subject, the decision in words, and values that must be equal too
+Line = list[Any]  # a decision: its subject, its text, and further values that both processes must agree on
 
 
 class Repetition:
@@ -80,7 +82,7 @@ def python_files(spec: Any) -> Iterator[str]:
     if isinstance(spec, Mapping):
         for key, value in spec.items():
             yield from python_files(key)
-            if key != "source":  # the program of a policy
+            if key != "source":  # `source` is a policy's program, not a reference
                 yield from python_files(value)
     elif isinstance(spec, list | tuple):
         for value in spec:

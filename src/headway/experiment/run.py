@@ -79,7 +79,7 @@ def read_run(folder: Path, key: str, trace: str) -> Result | None:
     least the detail of `trace`."""
     try:
         return Result.load(folder) if store.has(folder, key, trace) else None
-    except HeadwayError:  # the files of the run were changed
+    except HeadwayError:  # the files of the run are damaged
         return None
 
 
@@ -158,7 +158,7 @@ class Prepared(Struct, frozen=True):
     policies: dict[str, Any]  # stage -> policy
     setup: ClusterSetup
     further: list[list[Any]] = []  # the policies of each router after the first, in the order of `ROUTER_STAGES`
-    own: bool = False  # whether a policy is an object of the caller's program; then the run has no key
+    own: bool = False  # whether a policy is a Python object of the caller; then the run has no key
 
     def traffic(self) -> Traffic:
         return self.scenario.workload.plan(self.scenario.seed.workload, self.scenario.cluster.default_model())
@@ -166,7 +166,8 @@ class Prepared(Struct, frozen=True):
     def simulation(
         self, log: DecisionLog | None = None, explain: Explain | None = None, forced: Forced = UNFORCED
     ) -> Simulation:
-        seed = derive(self.scenario.seed.simulation, "policies")  # so that policies cannot infer the workload's draws
+        # This seed differs from the workload's seed, so that policies cannot predict the workload.
+        seed = derive(self.scenario.seed.simulation, "policies")
         estimator = Estimator(engine.latency for engine in self.setup.engines)
         streams = partial(stream, seed)
         return Simulation(

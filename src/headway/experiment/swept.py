@@ -18,7 +18,7 @@ from headway.results.ranking import rank, value
 from headway.results.statistics import interval
 from headway.types import Json
 
-KEPT: Final = 0.99  # the SLO holds if this fraction of the planned requests meets it
+KEPT: Final = 0.99  # the SLO holds if at least this fraction of the planned requests meets it
 LOADS: Final = ("rate", "speed", "concurrency", "users")  # keys whose larger values make the SLO harder to meet
 SIZES: Final = ("instances", "min_replicas", "max_replicas")  # keys whose larger values make the SLO easier to meet
 SHOWN: Final = 8  # maximum number of combinations in a verdict
@@ -70,7 +70,7 @@ def verdict(points: Sequence[Swept], axes: Sequence[Axis], base: Json) -> str:
     grows = axis.keys[-1] in LOADS
     eased = size if grows else size[::-1]
     held = {group: _reach(its, axis, eased) for group, its in _groups(points, axes, axis).items()}
-    order = sorted(held, key=lambda group: -held[group] or 1)  # groups where the SLO never holds come last
+    order = sorted(held, key=lambda group: -held[group] or 1)  # groups in which the SLO never holds come last
     phrases: dict[str, list[str]] = {}
     for group in order[:SHOWN]:
         phrases.setdefault(_phrase(held[group], eased, name, grows), []).append(group)

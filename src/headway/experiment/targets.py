@@ -125,7 +125,7 @@ def _target(text: str) -> Target:
     figure = ALIKE.get(figure, figure)
     if figure not in FIGURES:
         hint = suggest(figure, FIGURES)
-        if hint.startswith(" Known"):  # there are too many names to list
+        if hint.startswith(" Known"):  # no similar name; the list of all names would be too long
             names, statistics, shares = (", ".join(known) for known in (LATENCIES, NAMES, SHARES))
             hint = f" Use a latency ({names}) with a statistic ({statistics}), or {shares}."
         raise HeadwayError(f"{WHERE}: there is no figure {shown(cut(name))}.{hint}")

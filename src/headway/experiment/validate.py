@@ -29,7 +29,7 @@ class Validation(Displayed, Struct):
 
     run: str
     against: str
-    requests: dict[str, tuple[int, int]]  # by side: (number of answered requests, number of all requests)
+    requests: dict[str, tuple[int, int]]  # for each of the two runs: (answered requests, all requests)
     times: dict[str, Times]
     latency: dict[str, dict[str, Json]]
     notes: list[str]

@@ -24,7 +24,7 @@ class Ask(Struct, frozen=True):
     url: str
     model: str | None = None  # name of the model in every request; None: the model that the workload names
     api: Api = "completions"
-    truth: bool = False  # whether to send the true lengths and content, which an emulator reads
+    truth: bool = False  # whether to send the planned lengths and block keys too, for an emulator
     ignore_eos: bool = True  # whether engines must generate as many tokens as the workload plans
     key: str | None = None  # API key, sent as a bearer token; None: no key
 
@@ -41,7 +41,7 @@ class Writer:
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
         self.address = address_of(ask.url)
-        self.talks = None if ask.truth else Conversations()  # not needed with `truth`: keys identify earlier turns
+        self.talks = None if ask.truth else Conversations()  # with `truth`, block keys identify earlier turns
         lines = [
             b"POST %b%b HTTP/1.1" % (self.address.base, PATHS[ask.api]),
             self.address.host_line,

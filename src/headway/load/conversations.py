@@ -15,7 +15,7 @@ from headway.load.prompt_texts import prompt_text
 from headway.types import Request
 from headway.workload.traffic import Planned
 
-KEPT: Final = 1 << 28  # maximum total number of characters of all talks; above it, the oldest talks are dropped
+KEPT: Final = 1 << 28  # maximum number of characters of all talks together; above it, drop the oldest talks
 
 
 class Talk(Struct, frozen=True):
@@ -31,9 +31,9 @@ class Talk(Struct, frozen=True):
 
 class Conversations:
     def __init__(self) -> None:
-        self._talks: OrderedDict[int, Talk] = OrderedDict()  # conversations by the key of their last answer
+        self._talks: OrderedDict[int, Talk] = OrderedDict()  # key of the last answer -> conversation
         self._size = 0
-        self._questions: dict[int, tuple[str, ...]] = {}  # all messages of each request in flight, by request id
+        self._questions: dict[int, tuple[str, ...]] = {}  # id of each request in flight -> its messages
 
     def ask(self, request: Request) -> tuple[str, ...]:
         """Return the messages of a request. They alternate between client and engine; the first and the last message
@@ -49,7 +49,7 @@ class Conversations:
         turns = self._questions.pop(planned.request.id, None)
         if turns is None or not answer:
             return
-        for key in planned.request.path.keys:  # the new talk replaces the talks that it continues
+        for key in planned.request.path.keys:  # the request continues these talks; the new talk replaces them
             self._drop(key)
         talk = self._talks[planned.output_key] = Talk((*turns, answer), tokens)
         self._size += talk.size

@@ -13,7 +13,8 @@ import httptools
 from headway.http.address import Address, send_at_once
 from headway.http.upstream import MOST_FREE
 
-# The pattern matches up to the end of the line, so that an event with content under two names counts once.
+# An event is one line and may have content under two of these names. The pattern matches up to the end of the line, so
+# that such an event counts once.
 CONTENT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning|arguments)": ?"[^"][^\n]*')
 USAGE: Final = rb'"completion_tokens"'
 ERROR: Final = re.compile(rb'^data: ?\{"(?:error"|object": ?"error")', re.MULTILINE)
@@ -22,7 +23,7 @@ STREAM: Final = b"text/event-stream"
 TARGETS: Final = (b"x-headway-target", b"x-engine")  # header fields of an answer that may name the engine
 ERROR_BYTES: Final = 1000  # maximum number of bytes that are kept of an error answer
 LINE: Final = 4_000_000  # maximum number of bytes in one line of an answer
-HEALTH: Final = b"GET /health HTTP/1.1\r\n%b\r\n\r\n"  # first request on a connection; any answer to it is accepted
+HEALTH: Final = b"GET /health HTTP/1.1\r\n%b\r\n\r\n"  # checks a new connection; any answer is accepted
 
 
 class Listener(Protocol):
@@ -51,7 +52,7 @@ class Line(asyncio.Protocol):
         self.target: str | None = None
         self.usage = b""  # the last received lines that contain token counts
         self.error_text = b""
-        self.rest = b""  # the part that has arrived of an incomplete line
+        self.rest = b""  # start of a line whose end has not arrived yet
         self.has_data = self.complete = self.keep = self.until_close = False
         self.length_known = self.streams = self.whole = False  # `whole`: the stream has ended with [DONE]
 

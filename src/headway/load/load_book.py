@@ -29,7 +29,7 @@ class Book:
             endpoint,
             speed,
             clock,
-        )  # `endpoint` counts as the instance if no header names one
+        )  # if no header of an answer names the instance, `endpoint` is recorded as the instance
         self.lag_ns = array("q")
         self.ended_ps = 0
         self.connections = 0

@@ -88,7 +88,7 @@ class Question:
             self._end("completed", "", at_ns)
 
     def on_loss(self, line: Line, at_ns: int) -> None:
-        if line.uses > 1 and not line.has_data:  # the endpoint had closed the idle connection, so try again
+        if line.uses > 1 and not line.has_data:  # the endpoint closed a reused, idle connection: send the request again
             self.begin()
             return
         self._end("failed", "the connection was lost", at_ns)

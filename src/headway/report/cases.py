@@ -24,7 +24,7 @@ from headway.types import Json
 
 Source = str | Path | Result
 SHOWN: Final = 3  # maximum number of differing keys that a label shows
-ASKED: Final = ("workload", "slo", "horizon", "warmup")  # sections of a scenario that must be equal in ranked runs
+ASKED: Final = ("workload", "slo", "horizon", "warmup")  # runs are ranked only if these sections are equal
 
 
 class Case(Struct):

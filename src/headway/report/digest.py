@@ -66,8 +66,8 @@ class Decided(Struct, frozen=True):
     """The decisions of one run."""
 
     count: int
-    step: int  # distance between decisions that were read: 1 means every decision
-    # Scorer -> its weight times the difference between the chosen candidate's score and the mean of all candidates.
+    step: int  # every `step`-th decision was read
+    # For each scorer: its weight times (score of the chosen candidate − mean score of all candidates).
     contributions: dict[str, float]
     estimated: Regrets
     true: Regrets | None

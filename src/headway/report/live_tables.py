@@ -64,7 +64,7 @@ def _verdict(gateway: Json, revision: int) -> str:
 
 
 LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "E2E": "e2e", "lag": "lag"}
-# Names of the facts that clients can measure.
+# The rows of `run_facts` that a client can measure.
 OURS = ("requests", "throughput", "sessions", "goodput", "SLO met", "cache hits", "balance")
 LATE_MS = 5.0  # if the p99 lag of the load generator is larger than this, the report says so
 

@@ -26,7 +26,7 @@ LAST: Final = 7  # number of lines at the end, such as the verdict, that are kep
 NARROW, WIDE = 80, 120  # minimum and maximum width of a text, in characters
 LONG: Final = 60  # maximum number of characters of a cell that does not wrap
 ROWS: Final = 100  # maximum number of rows of an HTML table
-UNBROKEN: Final = 10_000  # a width in characters at which no label breaks
+UNBROKEN: Final = 10_000  # a width in characters that is larger than any label
 
 Figure = tuple[str, Json]  # a title, and a chart as a Vega-Lite specification
 Charts = Callable[[], Sequence[Figure]]
@@ -173,10 +173,10 @@ CONFIG: Final[Json] = {
 def altair_chart(figures: Sequence[Figure]) -> Any:
     """Return specifications as one Altair chart: a chart, or several side by side."""
     altair = library("altair", extra="notebook", purpose="charts")
-    if len({title for title, _ in figures}) < len(figures):  # several charts of one run have the same title
+    if len({title for title, _ in figures}) < len(figures):  # several charts have the same title, that of their run
         figures = [(spec["description"], spec) for _, spec in figures]
     width = SIZE[len(figures) > 1]
-    # The last chart with the same coloured names gets their legend.
+    # Charts with the same coloured names share a legend, which the last of these charts gets.
     last = {_names(spec): place for place, (_, spec) in enumerate(figures)}
     specs = [_own(title, spec, width, place in last.values()) for place, (title, spec) in enumerate(figures)]
     if len(specs) == 1:

@@ -21,7 +21,7 @@ from headway.types import Json
 # colon of `file.py:Class` or the sign of `parameter=value`.
 
 USUAL: Final = 28  # maximum number of characters of a label per line, unless a word is longer
-LONGEST: Final = 40  # maximum width of labels, in characters, that is reserved to keep words whole
+LONGEST: Final = 40  # maximum width that labels may take to keep long words whole, in characters
 FIGURES: Final = 15  # number of characters per line reserved for figures in a narrow terminal
 WORDS: Final = re.compile(r"\(?[^\s,(]*,?\s*")
 PARTS: Final = re.compile(r"[^:=]*[:=]+|[^:=]+")

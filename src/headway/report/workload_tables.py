@@ -16,7 +16,7 @@ from headway.report.number_format import GAP, count, number, percent, rate_text,
 from headway.report.terminal import bar, columns, facts, table
 from headway.types import Json
 
-WINDOWS = 10  # minimum number of windows in a trace for which the dispersion of their counts is printed
+WINDOWS = 10  # the dispersion of requests per window is printed if a trace has at least this many windows
 GROUPS = (("tenant", "tenants"), ("kind", "kinds"), ("model", "models"))
 MOST = 12  # maximum number of rows in a table of tenants, kinds or models
 NAME_WIDTH = 28
@@ -239,7 +239,7 @@ def _over_time(tenants: Sequence[Preview]) -> Table:
     rows = []
     for tenant in tenants[:MOST]:
         rates = tenant["rate_over_time_per_s"]
-        # Draw half as many characters, to leave space for the name.
+        # Merge pairs of rates, so that the plot is half as wide and leaves space for the name.
         halves = [(first + second) / 2 for first, second in zip(rates[::2], rates[1::2], strict=False)]
         rows.append([tenant["name"], number(max(rates, default=None), 2), columns(halves)])
     grid = table("tenant", "peak/s", "rate over time", rows=rows, left=(0, 2))

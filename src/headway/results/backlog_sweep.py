@@ -11,27 +11,29 @@ from collections import defaultdict
 from typing import Final
 
 Period = tuple[int, int]
-SMALLEST: Final = 1e-9  # if `scale` falls below it, the weights are rescaled
+SMALLEST: Final = 1e-9  # minimum of `_scale`; below this value, the weights are rescaled
 
 
 class Sweep:
     def __init__(self, usual: int) -> None:
         self.usual = usual
-        self.blame: defaultdict[int, float] = defaultdict(float)  # tenant -> number of late requests of other tenants
-        self.periods: defaultdict[int, list[Period]] = defaultdict(list)  # tenant -> times at which its work was left
-        self.spans: list[Period] = []  # times at which the work of any burst was left
-        self.shares: dict[int, float] = {}  # late request -> mean share of all bursts in the backlog during its wait
+        self.blame: defaultdict[int, float] = defaultdict(float)  # tenant -> late requests blamed on its bursts
+        self.periods: defaultdict[int, list[Period]] = defaultdict(list)  # tenant -> when work of its bursts remained
+        self.spans: list[Period] = []  # periods in which work of at least one burst remained
+        # For each late request: the fraction of the backlog that all bursts left, as a mean over the request's wait.
+        self.shares: dict[int, float] = {}
         self._now = 0
         self._backlog = 0
-        self._left = 0.0  # work that all bursts left
+        self._left = 0.0  # remaining work of all bursts, in tokens
         self._scale = 1.0
         self._weights: dict[int, float] = {}
         self._since: dict[int, int] = {}
-        self._marks: dict[int, tuple[float, float]] = {}  # tenant -> the two integrals when it was last settled
-        self._waiting = 0  # number of late requests that wait
-        self._late = 0.0  # sum of 1/wait over these requests
+        self._marks: dict[int, tuple[float, float]] = {}  # tenant -> `_plain` and `_weighted` at its last `_settle`
+        self._waiting = 0  # number of late requests that are waiting now
+        self._late = 0.0  # sum of 1/wait over these requests, where `wait` is the length of the whole wait
         self._late_of: defaultdict[int, float] = defaultdict(float)  # tenant -> its part of `_late`
-        self._plain = self._weighted = self._share = 0.0  # integrals of scale/backlog, of that·late, of left/backlog
+        # Integrals over time of scale / backlog, of late · scale / backlog, and of left / backlog.
+        self._plain = self._weighted = self._share = 0.0
 
     def advance(self, at: int) -> None:
         if self._left and at > self._now:

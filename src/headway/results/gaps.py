@@ -68,7 +68,7 @@ class GapCounts:
                 continue
             before = 0
             while low < high:
-                end = -((first - (low + 1 << shift)) // increment)  # number of steps before the next edge
+                end = -((first - (low + 1 << shift)) // increment)  # number of steps up to the end of bucket `low`
                 counted[low] = counted.get(low, 0) + (end - before) * weight
                 before = end
                 low += 1
@@ -78,7 +78,7 @@ class GapCounts:
 
     def select(self, ranks: Iterable[int]) -> dict[int, int]:
         """Return the gaps at these ranks; rank 0 is the smallest gap."""
-        inner: dict[int, list[int]] = {}  # bucket -> requested ranks that are in the bucket
+        inner: dict[int, list[int]] = {}  # bucket -> requested ranks that fall into the bucket
         before: dict[int, int] = {}  # bucket -> number of gaps in lower buckets
         for rank in ranks:
             if not 0 <= rank < self.count:

@@ -47,7 +47,7 @@ def _targets(slo: Mapping[str, Any] | None) -> Targets:
 
 
 GROUPS = {"tenant": "tenants", "slo_class": "classes", "kind": "kinds"}  # column -> section of the summary
-WHOLE = 1 << 60  # integer that represents the fraction 1
+WHOLE = 1 << 60  # stands for the fraction 1, because shares are integers
 
 
 def groups(recorder: Recorder, sample: Sample, facts: RunFacts, window_ps: int | None, ills: Pathology) -> Json:

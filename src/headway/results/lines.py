@@ -42,7 +42,7 @@ def write_lines(file: Path, lines: Iterable[msgspec.Struct]) -> None:
         while batch := list(islice(rest, BATCH)):
             try:
                 out.write(encoder.encode_lines(batch))
-            except UnicodeEncodeError:  # a string has invalid Unicode, such as a policy's reason
+            except UnicodeEncodeError:  # a string, such as a policy's reason, is not valid Unicode
                 out.write(encoder.encode_lines([clean(msgspec.to_builtins(line)) for line in batch]))
 
 

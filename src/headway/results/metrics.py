@@ -34,7 +34,7 @@ def costs(recorder: Recorder, instances: Sequence[InstanceStats], length_ps: int
     requests = completed.count(True)
     tokens = sum(compress(recorder.prompt_tokens, completed)) + sum(compress(recorder.output_tokens, completed))
     busy_ps = sum(stats.busy_ps * stats.gpus for stats in instances)
-    held: Counter[float] = Counter()  # price -> GPU time in ps; times with the same price are summed as integers
+    held: Counter[float] = Counter()  # USD per GPU hour -> paid GPU time in ps, summed as integers to stay exact
     for stats in instances:
         held[stats.usd_per_gpu_hour] += stats.gpus * held_ps(stats, length_ps)
     usd = fsum(time_ps / PS_PER_HOUR * price for price, time_ps in held.items())
@@ -162,7 +162,7 @@ def _link(stats: InstanceStats, length_ps: int) -> Json:
 
 
 def _instances(here: list[int], instances: list[InstanceStats], length_ps: int) -> list[dict[str, Any]]:
-    routed: Counter[bool] = Counter()  # requests at prefill instances (True) and at others (False)
+    routed: Counter[bool] = Counter()  # whether instances do only prefill -> number of their requests
     for stats in instances:
         routed[stats.role == "prefill"] += stats.requests
     return [

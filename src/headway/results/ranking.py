@@ -17,7 +17,7 @@ from headway.types import Json
 Named = tuple[str, Json]
 
 MANY: Final = 12  # maximum number of names that an error lists
-# The facts of an empty run. Its summary contains every figure.
+# The facts of a run without requests. `every_figure` reads the names of the figures from the summary of this run.
 NOTHING: Final = RunFacts(started_ps=0, ended_ps=0, block_tokens=1, warmup=0, policy_metrics={})
 
 
@@ -55,7 +55,7 @@ def every_figure() -> list[str]:
     some = {"sessions": sessions(nothing, 0), "fairness": fairness(nothing, completed_sample(nothing, NOTHING), 0)}
     some["scaling"] = scaling(nothing, [], NOTHING, 0, 0)
     stores = [TierStats("", tier, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, []) for tier in ("cpu", "storage")]
-    idle = InstanceStats("", role="prefill", kv_blocks=1, tiers=stores)  # makes a summary with all optional sections
+    idle = InstanceStats("", role="prefill", kv_blocks=1, tiers=stores)  # adds the optional sections
     return paths(summarise(nothing, [idle], NOTHING) | some)
 
 

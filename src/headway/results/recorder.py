@@ -99,8 +99,9 @@ class Recorder(RequestColumns):
             setattr(self, name, array(kind))
         self.names = {name: {} for name in NAMED}
         self.names["slo_class"][USUAL_CLASS] = 0
-        self.retried = 0  # number of requests with which clients retried an unsuccessful request
-        # Number of tokens that instances generated for requests that they lost and that were then retried.
+        self.retried = 0  # number of requests that are a client's retry of an unsuccessful request
+        # Number of tokens that instances had generated for requests before they lost them. Only requests that were
+        # then retried count.
         self.lost_tokens = 0
         self.not_issued = 0  # number of turns that sessions planned but never sent
         self.abandoned = 0  # number of turns in `not_issued` that followed an unsuccessful turn
@@ -113,9 +114,9 @@ class Recorder(RequestColumns):
         self.limits: list[QueueLimit] = []
         self.events: list[Batch | KvMove] | None = None  # None: not recorded, because the run has no full trace
         self.lost = 0  # number of requests that failed because their instance stopped
-        # Gaps between successive tokens of a request. Each sequence of steps has four integers: the first gap, the
-        # increment per step, the number of steps, and the number of requests. If the gaps of a request were recorded
-        # and the request is then excluded, an entry with a negative number of requests removes them.
+        # Gaps between successive tokens of a request. An entry describes a sequence of steps by four integers: the
+        # first gap, the increment per step, the number of steps, and the number of requests in these steps. If a
+        # request is excluded after its gaps were recorded, an entry with a negative number of requests removes them.
         self.gaps = array("q")
 
     def record_arrival(self, at_ps: int, request: Request) -> None:
@@ -164,8 +165,9 @@ class ScaleRecord(Struct, frozen=True):
     reason: str = ""
     trigger: str = ""  # event that caused the autoscaler's check: interval, queue_depth, ...
     metrics: PoolMetrics | None = None  # what the autoscaler saw; None in records of other programs
-    # The instances that the change started or drained. For each: the time from the change until it serves requests or,
-    # if it was drained, until it has stopped; and the end of its warm-up. A time is -1 if the event never happened.
+    # `instances` are the instances that the change started or drained. `delays_ps` has for each the time from the
+    # change until it serves requests, or until it has stopped. `warm_ps` has for each the end of its warm-up. If the
+    # event never happened, the time is -1.
     instances: list[int] = []
     delays_ps: list[int] = []
     warm_ps: list[int] = []  # empty if the change drained instances

@@ -148,7 +148,7 @@ class Blame(Struct, frozen=True):
 
     kind: str
     name: str
-    share: float  # fraction of the finding's lost time that it caused
+    share: float  # fraction of the finding's lost time that this cause explains
 
 
 class Finding(Struct, frozen=True, omit_defaults=True):

@@ -21,7 +21,7 @@ from headway.results.decisions import Decision, Decisions, scorer_weights
 from headway.results.result import Result
 
 SHORT_QUEUE: Final = 5  # a queue with fewer requests than this is short
-WORST_KEPT: Final = 64  # number of decisions with the highest regret that are kept
+WORST_KEPT: Final = 64  # the survey keeps this many decisions with the highest regret
 
 
 class Away(Struct):
@@ -31,9 +31,9 @@ class Away(Struct):
     tokens: int = 0  # total number of tokens that the best instance was believed to cache beyond the chosen one
     uncached: int = 0  # number of decisions whose request hit no cache
     missed: int = 0  # number of decisions whose request missed its targets
-    judged: int = 0  # number of decisions whose request could be judged by its targets
-    short_queue: int = 0  # decisions where an instance with more cached tokens than the chosen one had a short queue
-    deciders: Counter[str] = field(default_factory=Counter)  # number of decisions by the scorer that contributed most
+    judged: int = 0  # number of decisions for which it is known whether the request missed its targets
+    short_queue: int = 0  # number of decisions where the instance believed to cache most had a short queue
+    deciders: Counter[str] = field(default_factory=Counter)  # scorer that contributed most -> number of decisions
 
 
 class Survey(Struct):
@@ -45,11 +45,13 @@ class Survey(Struct):
     away: Away = field(default_factory=Away)
     hit_elsewhere: int = 0  # number of cache misses while another instance was believed to cache more
     compared: int = 0  # number of decisions with both an estimated and an actual time to first token
-    expected_ps: int = 0  # sum of the estimated TTFT of the compared decisions
+    expected_ps: int = 0  # sum of the estimated times to first token of the compared decisions
     waited_ps: int = 0  # sum of the actual times from the compared decisions to the first tokens
     worst: list[tuple[int, int]] = field(default_factory=list)  # (estimated regret, index of the decision), worst first
     regrets_ps: array[int] = field(default_factory=lambda: array("q"))  # regret of each decision with an estimate
-    arguments: dict[str, array[float]] = field(default_factory=dict)  # scorer -> chosen minus mean score, by decision
+    # For each scorer and decision: the score of the chosen instance minus the mean score of all candidates.
+    # If the lowest score wins, the sign is reversed.
+    arguments: dict[str, array[float]] = field(default_factory=dict)
     # For each request, as of its last decision: the number of queued requests at the chosen instance, and the number
     # of tokens believed to be cached there. Both are -1 if the request has no decision.
     queued: array[int] = field(default_factory=lambda: array("i"))

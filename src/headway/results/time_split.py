@@ -13,8 +13,8 @@ from headway.results.records import LIMITS, QueueLimit
 from headway.results.waits import Waits
 
 QUEUED: Final = tuple(f"queue.{limit}" for limit in (*LIMITS[1:], "step"))
-# `queue.step` is the wait in the queue without a limit: until the current step ends. `moved` is the time after routing
-# of a request that moved between instances.
+# `queue.step` is the time that a request waits in the queue only because the current step has not ended. `moved` is
+# all time after routing, if the request moved between instances.
 PARTS: Final = ("router", *QUEUED, "load", "prefill", "preemption", "transfer_wait", "transfer", "decode", "moved")
 COLUMNS: Final = (
     "arrival_ps", "routed_ps", "enqueued_ps", "started_ps", "first_token_ps", "handed_ps", "transfer_ps",
@@ -29,7 +29,8 @@ class LimitTimes:
 
     def __init__(self) -> None:
         self.times: list[int] = []  # time of each change
-        self.totals: list[tuple[str, dict[str, int]]] = []  # the new limit, and how long each limit held before
+        # For each change: the new limit, and how long each limit had held until then.
+        self.totals: list[tuple[str, dict[str, int]]] = []
 
     def add(self, change: QueueLimit) -> None:
         held = self.until(change.at_ps)

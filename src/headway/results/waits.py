@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 from headway.policies.classes import CLASSES
 from headway.results.recorder import RequestColumns
 
-LONG_TOKENS: Final = 1024  # minimum number of computed tokens of a prompt that blocks other prompts
+LONG_TOKENS: Final = 1024  # a prompt blocks other prompts only if it has at least this many uncached tokens
 LONG_FACTOR: Final = 4  # a blocking prompt is at least this many times as long as the waiting one
-USUAL: Final = "standard"  # SLO class whose rank user-defined classes have
+USUAL: Final = "standard"  # user-defined SLO classes rank like this class
 
 
 class Queue(NamedTuple):
@@ -97,7 +97,7 @@ def _find_passed(order: Iterable[int], waits: Waits, ranks: Sequence[int]) -> It
     that started after a given time is the least important of all requests that started after that time.
     """
     enqueued, started, left = waits.requests.enqueued_ps, waits.requests.started_ps, waits.left_ps
-    stack: list[tuple[int, int, int]] = []  # start time, rank and row of started requests
+    stack: list[tuple[int, int, int]] = []  # (start time, rank, row) of started requests
     same: list[int] = []  # rows of the requests that started at time `now`, which do not overtake each other
     now = -1
     for row in order:

@@ -142,7 +142,7 @@ def with_policies(data: Mapping[str, Any], policies: Mapping[str, Any]) -> Json:
     unchanged."""
     changed: Json = copy.deepcopy(dict(data))
     own = {} if changed.get("policies") is None else changed["policies"]
-    if isinstance(own, dict) and policies:  # validation reports a wrong type
+    if isinstance(own, dict) and policies:  # if `policies` is not a mapping, validation reports the error later
         changed["policies"] = {**own, **policies}
     return changed
 

@@ -19,7 +19,7 @@ from headway.policies import registry
 from headway.policies.profile import scorer_list
 
 Change = Callable[[str], str]
-HALVES = (".yaml", ".csv")  # extensions of the two files of a BLIS trace, its header and its rows
+HALVES = (".yaml", ".csv")  # extensions of the two files of a BLIS trace: header and rows
 ENDINGS = {"path": ("",), "file": ("",), "profile": (".yaml", ".yml"), "model": (".json",)}  # key -> file extensions
 
 
@@ -82,7 +82,7 @@ def _each(value: Any, change: Change, key: object = None) -> Any:
         return document
     if isinstance(value, list | tuple):
         return [_each(item, change) for item in value]
-    if not isinstance(value, str) or key == "source":  # `source` is the program of a policy
+    if not isinstance(value, str) or key == "source":  # `source` is a policy's program, not a file path
         return value
     if value.endswith(ENDINGS.get(str(key), ())):
         return change(value)

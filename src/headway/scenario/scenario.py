@@ -49,7 +49,7 @@ class Seeds(Struct, frozen=True):
     workload: Annotated[Seed, "seed of arrivals, lengths and contents"] = 0
     simulation: Annotated[Seed, "seed of policies, routers and scaling"] = 0
     jitter: Annotated[Seed, "seed of step times"] = 0
-    short_form: ClassVar[Any] = Seed  # one number is the seed of all three
+    short_form: ClassVar[Any] = Seed  # a single number is used for all three seeds
 
     @classmethod
     def expand(cls, value: Any, where: str) -> Any:
@@ -179,7 +179,7 @@ class RouterSpec(Struct, frozen=True):
         Literal["requests", "sessions"],
         "what determines the router of a request, by a hash with the simulation seed: the request or its session",
     ] = "requests"
-    short_form: ClassVar[Any] = Routers  # `count`
+    short_form: ClassVar[Any] = Routers  # a single number is the `count`
 
     @classmethod
     def expand(cls, value: Any, where: str) -> Any:

@@ -24,8 +24,9 @@ BLOCK_TOKENS: Final = 16
 MS: Final = PS_PER_SECOND // 1000
 GROUPS: Final = 3  # number of shared prefixes
 PREFIX_TOKENS: Final = 1024
-CROWD: Final = 300  # number of requests in flight on a saturated instance
-# Answers as strings: WAITS if a request is delayed or waits for an instance, and QUEUES if a request is queued.
+CROWD: Final = 300  # number of requests in flight at a saturated instance
+# Recorded answers that are not a route. WAITS: the request is delayed or waits for an instance. QUEUES: the request is
+# in the router's queue.
 WAITS, QUEUES = "waits", "queues"
 # signals that a policy may read without declaring them
 FREE: Final = ("observed_at", "routed_since_report", "finished_since_report")

@@ -13,7 +13,7 @@ from headway.testing.suite import PolicySuite, same_twice
 from headway.types import Request
 
 COUNT = 60  # number of requests in a script
-# Each step has a number of decodes, the sum of their context tokens, and the prefill chunks.
+# Each step: the number of decoding sequences, the sum of their context tokens, and the prefill chunks.
 STEPS: Final[list[tuple[int, int, list[Chunk]]]] = [
     (1, 1, []),
     (1, 4096, []),
@@ -32,7 +32,7 @@ class SchedulerSuite(PolicySuite):
     order."""
 
     stage = "scheduler"
-    ties: bool = True  # whether equal requests must enter the batch in order of arrival
+    ties: bool = True  # whether requests of equal rank must enter the batch in order of arrival
 
     def queue(self) -> Queue:
         return queue_of(self.make())

@@ -110,12 +110,12 @@ def warm(url: str, scenario: Scenario, replicas: int, speed: float) -> None:
     load(Ask(url, model=scenario.cluster.default_model(), truth=True), few, speed=speed)
 
 
-STEP_MS: Final = 20.0  # wall-clock duration that the shortest step should have
+STEP_MS: Final = 20.0  # the emulators are slowed down until the shortest step takes this long by the wall clock
 POLL_S: Final = 0.1  # wall-clock polling interval if the scenario's signals are always fresh
 OFTEN_S: Final = 0.01  # minimum polling interval, in wall-clock seconds
 DIGITS: Final = 6  # number of decimals of a tick in seconds; the ticks of three processes agree to this precision
 LONG: Final = "30d"  # a time to live that no run reaches, so that nothing expires, as in the simulation
-# Settings of an engine that the gateway's file repeats.
+# Settings of an engine that the gateway's configuration must contain too.
 STATIC: Final = ("pool", "kv_blocks", "max_batch_size", "max_batch_tokens", "max_queue", "capacity")
 GATEWAY: Final = ("admission", "priority", "flow", "routing")  # policy stages that a gateway runs
 

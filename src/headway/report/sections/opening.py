@@ -91,7 +91,7 @@ def _runs(book: Book) -> str:
     return f"{count(runs)}{seeds}, headway {__version__}{where}"
 
 
-MANY: Final = 10  # from this factor on, a difference is written as a factor instead of percent
+MANY: Final = 10  # a difference of at least this factor is written as a factor, not in percent
 LOST: Final = ("rejected", "timed_out", "failed")
 KEY: Final = "Arrows show the change from the baseline: filled and blue is better, hollow and orange is worse."
 SEEDED: Final = (

@@ -30,8 +30,8 @@ CROWD: Final = 4
 GAP_PS: Final = PS_PER_SECOND
 LEAST_PS: Final = PS_PER_SECOND
 LEAST_SHARE: Final = 0.05
-# A link binds if it is busy for at least the fraction `BUSY` of an episode, and if the finding's severity is at least
-# `BINDS` or the episode lasts at least the fraction `LASTS` of the run.
+# A link limits the whole run if it is busy for at least the fraction `BUSY` of an episode. In addition, the severity
+# of the finding must be at least `BINDS`, or the episode must last at least the fraction `LASTS` of the run.
 BUSY: Final = 0.9
 BINDS: Final = 0.1
 LASTS: Final = 0.2
@@ -61,7 +61,8 @@ class Traffic:
         self.counts = list(accumulate(changes[at] for at in self.times))
         lengths = [after - at for at, after in zip(self.times, self.times[1:], strict=False)]
         pairs = list(zip(self.counts, lengths, strict=False))
-        # Up to each time: how far a transfer gets if it is always on the link, and how long the link was busy.
+        # Totals up to each of `times`: `progress` is the time that the transfer would take alone if it were always on
+        # the link; `busy` is the time in which the link has a transfer.
         self.progress = list(accumulate((length / count if count else 0.0 for count, length in pairs), initial=0.0))
         self.busy = list(accumulate((length if count else 0 for count, length in pairs), initial=0))
 
@@ -101,7 +102,7 @@ def find(run: Observed) -> list[Finding]:
         longest = max(transfer.end - transfer.begin for transfer in transfers)
         for episode in traffic.episodes():
             if episode.crowded_ps >= LEAST_PS:
-                # A transfer that began more than `longest` before the episode also ended before the episode.
+                # No transfer takes more than `longest`, so a transfer that began earlier does not overlap the episode.
                 first = bisect_left(transfers, (episode.begin - longest,))
                 rest = transfers[first : bisect_left(transfers, (episode.end,))]
                 inside = [transfer for transfer in rest if transfer.end > episode.begin]

@@ -51,7 +51,7 @@ def find(run: Observed) -> list[Finding]:
         longest = max(wait.end - wait.begin for wait in waits)
         for episode in _episodes(waits, limit):
             if episode.high_ps >= LEAST_PS:
-                # A wait that began more than `longest` before the episode also ended before the episode.
+                # No wait takes more than `longest`, so a wait that began earlier does not overlap the episode.
                 first = bisect_left(waits, (episode.begin - longest,))
                 rest = waits[first : bisect_left(waits, (episode.end,))]
                 inside = [wait for wait in rest if wait.end > episode.begin]
@@ -76,7 +76,7 @@ def _waits(run: Observed, limits: dict[str, int | None], pools: dict[int, str]) 
         if handed < 0 or instance not in pools or moved:
             continue
         end = arrived if limits.get(pools[instance]) else begun
-        if end < 0:  # the transfer never began, or never ended
+        if end < 0:  # the transfer never began, or it never ended although `max_incoming` is set
             end = finished if finished >= 0 else run.ended_ps
         if end > handed:
             waits.setdefault(instance, []).append(Wait(handed, end, row))

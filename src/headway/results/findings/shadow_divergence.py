@@ -44,8 +44,8 @@ class Way(NamedTuple):
     name: str
     weight: float
     least: float  # minimum of the tokens divided by the base
-    base: list[int]  # tokens that the router believed cached, or that were cached, of each started request
-    tokens: dict[int, int]  # place of each diverging request among the started ones -> its tokens
+    base: list[int]  # for each started request: its believed tokens (for misses) or its cached tokens (for hits)
+    tokens: dict[int, int]  # index in `base` of each diverging request -> by how many tokens the belief was wrong
 
 
 def find(run: Observed) -> list[Finding]:

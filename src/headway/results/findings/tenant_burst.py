@@ -54,7 +54,7 @@ FEWEST: Final = 10
 LEAST: Final = 5
 LEAST_SHARE: Final = 0.15
 LIFT: Final = 1.5
-ANYWHERE: Final = -1  # the place of requests that no instance received: all instances together
+ANYWHERE: Final = -1  # stands for all instances together: the place of requests that no instance received
 
 
 class Burst(NamedTuple):
@@ -63,10 +63,10 @@ class Burst(NamedTuple):
     rows: frozenset[int]
     times: int  # number of bursts
     window_ps: int
-    usual: float  # median number of requests in a window
+    usual: float  # median number of the tenant's requests per window
     at_ps: int  # arrival of the first request of the largest burst
-    length_ps: int  # length of its windows
-    largest: int  # number of its requests
+    length_ps: int  # total length of the windows of the largest burst
+    largest: int  # number of requests in the largest burst
 
 
 class Stay(NamedTuple):
@@ -81,9 +81,9 @@ class Suffered(NamedTuple):
     tenant: int
     blame: float
     late: int  # number of late requests of other tenants
-    inside: int  # number of requests of other tenants that arrived while the bursts' work was left
+    inside: int  # number of requests of other tenants that arrived while work of the bursts remained
     late_inside: int
-    outside: int  # number of requests of other tenants that arrived while no burst's work was left
+    outside: int  # number of requests of other tenants that arrived while no work of any burst remained
     late_outside: int
 
     @property
@@ -151,8 +151,8 @@ class Place(NamedTuple):
     """The backlog of one instance, or of all of them, and the counted requests whose first stay is there."""
 
     sweep: Sweep
-    arrived: list[int]  # rows of these requests, in order of arrival
-    late: list[int]  # rows of those that are late
+    arrived: list[int]  # rows of the requests, in order of arrival
+    late: list[int]  # rows of the late requests among them
     arrived_of: Rows  # tenant -> its rows in `arrived`
     late_of: Rows
 
@@ -195,7 +195,7 @@ def _stays(run: Observed, row: int) -> list[tuple[int, Stay]]:
     return [(prefill, Stay(begin, handed, row)), (instance, Stay(handed, end, row))]
 
 
-BEGIN, WAIT, END, LEAVE = 2, 3, 1, 0  # kinds of events, in the order in which they are handled at one time
+BEGIN, WAIT, END, LEAVE = 2, 3, 1, 0  # kinds of events; if times are equal, the lowest number is handled first
 
 
 def _sweep_place(run: Observed, place: int, stays: list[Stay], work: list[int], burst_of: dict[int, int]) -> Sweep:
@@ -204,7 +204,7 @@ def _sweep_place(run: Observed, place: int, stays: list[Stay], work: list[int], 
     for begin, end, row in stays:
         if end > begin:
             events += [(begin, BEGIN, row, 0), (end, END, row, 0)]
-        # A request that waits at an instance is blamed there, not on the backlog of all instances.
+        # If an instance received the late request, only the backlog of this instance is to blame.
         if run.missed[row] == MISSED and (place != ANYWHERE or requests.instance[row] < 0):
             until = _wait_end(run, row)
             length = until - requests.arrival_ps[row]

@@ -89,7 +89,8 @@ class Section(Struct):
     title: Parts
     lines: list[Line]
     numbered: bool = False
-    titled: Callable[[int], Parts] | None = None  # returns the title for `n` entries, at most as long as `title`
+    # Returns the title if only `n` entries are kept. The returned title is never longer than `title`.
+    titled: Callable[[int], Parts] | None = None
 
 
 def text_of(parts: Parts) -> str:
@@ -146,9 +147,9 @@ def _fact(write: Callable[[Any], str], source: str, value: Any) -> Fact:
     return Fact(source, value, write(value))
 
 
-name = partial(_fact, lambda value: cut(clean(value), LONGEST_NAME) or '""')  # makes the fact of a name
-quote = partial(_fact, lambda value: " ".join(value.split()).rstrip("."))  # makes the fact of a sentence
-number = partial(_fact, str)  # makes the fact of an identifier, such as a request's number
+name = partial(_fact, lambda value: cut(clean(value), LONGEST_NAME) or '""')  # builds a `Fact` that holds a name
+quote = partial(_fact, lambda value: " ".join(value.split()).rstrip("."))  # builds a `Fact` that holds a sentence
+number = partial(_fact, str)  # builds a `Fact` that holds an identifier, such as a request's number
 count = partial(_fact, "{:,}".format)
 amount = partial(_fact, lambda value: f"{value:,}" if isinstance(value, int) else _digits(value))
 percent = partial(_fact, lambda value: f"{100 * value:.1f} %")
@@ -157,17 +158,17 @@ seconds = partial(_fact, lambda value: f"{_digits(value)} s")
 
 
 def ms(source: str, value: float | None) -> Fact:
-    """Return the fact of a duration in milliseconds. If there is no value, the text of the fact is `none`."""
+    """Return a `Fact` that holds a duration in milliseconds. If the value is None, its text is `none`."""
     return Fact(source, NO_VALUE, NO_VALUE) if value is None else Fact(source, value, f"{_digits(value)} ms")
 
 
 def ms_of(source: str, ps: int) -> Fact:
-    """Return the fact of a duration in picoseconds, with a text in milliseconds."""
+    """Return a `Fact` that holds a duration. The argument is in picoseconds, the `Fact` in milliseconds."""
     return ms(source, ps / PS_PER_MS)
 
 
 def at(source: str, ps: int) -> Fact:
-    """Return the fact of a simulated time in picoseconds, with a text in seconds."""
+    """Return a `Fact` that holds a simulated time. The argument is in picoseconds, the `Fact` in seconds."""
     return Fact(source, ps / PS_PER_SECOND, f"t={ps / PS_PER_SECOND:.3f} s")
 
 
