@@ -205,7 +205,7 @@ def test_a_model_is_named_by_all_that_it_takes(tmp_path: Path) -> None:
     with pytest.raises(HeadwayError, match=r"api_base is missing"):
         model_of("openevolve", "tiny", None)
     Recorder(heavier, tmp_path / "t.jsonl")("W")
-    with pytest.raises(HeadwayError, match="replay: replaces name"):
+    with pytest.raises(HeadwayError, match="replay: a replay needs no model"):
         model_of("gepa", "tiny", None, replay=tmp_path / "t.jsonl")
     strict, loose = (model_of(engine, None, None, replay=tmp_path / "t.jsonl") for engine in ("gepa", "openevolve"))
     assert isinstance(strict, Replay) and isinstance(loose, Replay)

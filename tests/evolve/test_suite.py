@@ -92,10 +92,10 @@ def test_keys_of_cases_differ_with_the_scenario_and_not_with_the_seed() -> None:
         ({"train": [{"workload": {"requests": 5}, "seeds": [1]}]}, "train[0].name: is missing"),
         ({"train": [{"workload": "plain", "seeds": [1], "cluster": {"instancs": 3}}]}, "train[0]: cluster.instancs"),
         ({"held_out": [{"workload": "plain", "seeds": [1]}]}, "held_out: plain, seed 1 is also a case of 'train'"),
-        ({"scenario": {"policies": {}}}, "scenario.policies: the cases and the candidates set this section"),
+        ({"scenario": {"policies": {}}}, "scenario.policies: only cases and candidates may set this section"),
         (
             {"train": [{"workload": "plain", "seeds": [1], "scenario": {"policies": {}}}]},
-            "train[0].scenario.policies: the cases and the candidates set this section",
+            "train[0].scenario.policies: only cases and candidates may set this section",
         ),
         ({"baseline": {"routing": "nobody"}}, "baseline: policies.routing: "),
         ({"baseline": "lmetric"}, "baseline: policies: expected a mapping of stages to policies, got 'lmetric'"),

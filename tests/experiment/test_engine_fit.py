@@ -82,7 +82,7 @@ def test_a_host_that_the_scenario_names_is_where_the_fit_starts(tmp_path: Path) 
 
 def test_other_requests_too_few_and_another_model_get_a_sentence(tmp_path: Path) -> None:
     file = engine(tmp_path / "engine.csv", "1ms", 100)
-    with pytest.raises(HeadwayError, match="its 100 requests differ from the 120 of the scenario"):
+    with pytest.raises(HeadwayError, match="the 100 recorded requests differ from the 120 requests of the scenario"):
         package.calibrate_run(file, SCENARIO)
     few = engine(tmp_path / "few.csv", "1ms", 20)
     with pytest.raises(HeadwayError, match="20 requests are too few; a fit needs at least 40"):

@@ -84,7 +84,7 @@ def test_requests_go_where_they_went_whatever_the_scenarios_policy(tmp_path: Pat
 
 def test_several_kinds_of_instances_and_other_requests_get_a_sentence(tmp_path: Path) -> None:
     folder, what = run(tmp_path / "run", scenario(TRUE)), scenario(GUESS)
-    with pytest.raises(HeadwayError, match="its 100 requests differ from the 100 of the scenario"):
+    with pytest.raises(HeadwayError, match="the 100 recorded requests differ from the 100 requests of the scenario"):
         package.calibrate_run(folder, {**what, "seed": 5})
     cluster = {**what["cluster"], "deployments": {"a": {"instances": 2}}}
     with pytest.raises(HeadwayError, match=r"cluster\.latency: a fit needs one kind of instance\. Remove"):

@@ -222,11 +222,11 @@ def test_a_part_or_stage_that_breaks_a_promise_is_told_which() -> None:
     for stage, policy, text in (
         ("scaling", Rewrites, r"Rewrites writes to PoolView\.pending of pool .* for pool pool at 30 s"),
         ("scorer", Loud, "scores must be from 0 to 1"),
-        ("filter", Shuffles, "keep changes the list of candidates"),
+        ("filter", Shuffles, "`keep` changed the list of candidates"),
         ("admission", Moody, "different decisions the second time"),
         ("priority", Vague, "finite score"),
-        ("scheduler", Forgets, "do not enter in order of arrival|does not wait"),
-        ("scaling", Shrinks, "All are saturated"),
+        ("scheduler", Forgets, "do not enter the batch in order of arrival|is not waiting"),
+        ("scaling", Shrinks, "replicas are saturated"),
     ):
         with pytest.raises(AssertionError, match=text):
             CHECKS[stage](policy)

@@ -109,7 +109,7 @@ def model_of(
     if replay is not None:
         if name is not None or api_base is not None or record is not None:
             others = f"{argument('name', '--model')}, {argument('api_base')} and {argument('record')}"
-            raise HeadwayError(f"{argument('replay')}: replaces {others}. Remove those.")
+            raise HeadwayError(f"{argument('replay')}: a replay needs no model. Remove {others}.")
         return Replay(replay, in_order=engine == "openevolve")
     if name is None or api_base is None:
         needed = argument("name", "--model"), argument("api_base")

@@ -252,7 +252,7 @@ class Islands:
 
 def searcher(plan: Plan, suite: Suite) -> Islands:
     if plan.template is not None:
-        raise HeadwayError(f"{argument('template')}: genetic programming starts from its own rules. Remove it.")
+        raise HeadwayError(f"{argument('template')}: genetic programming has its own first rules. Remove the template.")
     if plan.stages != ("routing",):
         other = worded("--engine numeric", 'the engine "numeric"')
         raise HeadwayError(f"{argument('stages', '--stage')}: genetic programming supports only routing. Use {other}.")

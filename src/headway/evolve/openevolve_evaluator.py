@@ -47,7 +47,7 @@ def program_of(sources: Mapping[str, str]) -> str:
     """Return one program with the sources of all stages."""
     for stage, source in sources.items():
         if any(line.strip().startswith((START, END)) for line in source.split("\n")):
-            raise HeadwayError(f"{stage}: a line of the source begins with {START} or {END}. Remove it.")
+            raise HeadwayError(f"{stage}: a line of the source begins with {START} or {END}. Remove the line.")
     blocks = [f"{START} {stage}\n{source.strip()}\n{END}\n" for stage, source in sources.items()]
     return "\n".join((HEAD, *blocks))
 

@@ -172,7 +172,7 @@ def _suite(data: Any, source: str, folder: Path | None) -> Suite:
 def _check_absent(scenario: Json, sections: Iterable[str], where: str) -> None:
     for section in sections:
         if section in scenario:
-            raise HeadwayError(f"{where}.{section}: the cases and the candidates set this section. Remove it here.")
+            raise HeadwayError(f"{where}.{section}: only cases and candidates may set this section. Remove it here.")
 
 
 def _check(suite: Suite) -> None:

@@ -87,7 +87,7 @@ def counterfactuals(
         raise HeadwayError(f'{WHERE}: this run has no trace of its decisions. Simulate it with trace="decisions".')
     if result.key() == "":
         wrong = "a policy of this run is an object of your program, so Headway cannot run it again"
-        raise HeadwayError(f"{WHERE}: {wrong}. Give it by name or as path/to/file.py:Class.")
+        raise HeadwayError(f"{WHERE}: {wrong}. Give the policy by name or as path/to/file.py:Class.")
     if count < 1 or (alternatives is not None and alternatives < 1):
         raise HeadwayError(f"{WHERE}: count and alternatives must be at least 1.")
     by = figure(objective or ("slo.goodput_ratio" if has_slo(result.scenario) else "latency.e2e.mean"))

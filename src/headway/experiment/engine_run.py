@@ -49,8 +49,8 @@ class EngineRun:
         )
         if not same:
             raise HeadwayError(
-                f"{self.path}: its {len(real):,} requests differ from the {len(ours):,} of the scenario in number, "
-                "order of arrival or length. Replay the engine's workload as a trace."
+                f"{self.path}: the {len(real):,} recorded requests differ from the {len(ours):,} requests of the "
+                "scenario in number, order of arrival or length. Replay the engine's workload as a trace."
             )
 
     def validate(self, ours: list[Served]) -> Validation:

@@ -149,7 +149,7 @@ def _expand(item: Any, unit: str, where: str) -> list[Any]:
         raise HeadwayError(f"{where}: the range {shown(item)} mixes {join_words(units)}. Use one unit.")
     low, high, stride = (part[0] for part in parts)
     if stride <= 0 or high < low:
-        raise HeadwayError(f"{where}: the range {shown(item)} must rise by a step above 0, as in 20..80:10.")
+        raise HeadwayError(f"{where}: the range {shown(item)} must rise, with a step above 0, as in 20..80:10.")
     if (high - low) / stride > MOST:
         raise HeadwayError(f"{where}: the range {shown(item)} has more than {MOST:,} values. Use a larger step.")
     count = int((high - low) / stride) + 1

@@ -90,7 +90,7 @@ def load_of(scenario: Scenario) -> Load:
             users = Fraction(tenant.closed_loop.concurrency)
             parts.append(("users", users, Change((*at, "closed_loop", "concurrency"), _scale_count)))
         elif tenant.rate is None:
-            wrong = "recorded arrival times have no rate to scale. Set a rate, which stretches them"
+            wrong = "recorded arrival times have no rate, so the load cannot be scaled. Set a rate to stretch the times"
             return Load("load", Fraction(1), [], f"{tenant.places['arrival']}: {wrong}.")
         elif tenant.arrival.interval is not None:
             parts.append(("rate", tenant.rate, Change((*at, "arrival", "interval"), _scale_interval)))

@@ -209,7 +209,7 @@ def _check(find: str, seeds: int, tolerance: float, points: int) -> None:
         raise HeadwayError(f"find: a plan cannot find {shown(find)}.{suggest(str(find), get_args(Find))}")
     check_seeds(seeds)
     if not 1e-4 <= tolerance <= 1:
-        raise HeadwayError(f"tolerance: must lie between 0.0001 and 1, as a share of the load, got {shown(tolerance)}.")
+        raise HeadwayError(f"tolerance: must be a fraction of the load between 0.0001 and 1, got {shown(tolerance)}.")
     if not 0 <= points <= MOST_POINTS:
         raise HeadwayError(f"points: must lie between 0 (no curve) and {MOST_POINTS}, got {shown(points)}.")
 

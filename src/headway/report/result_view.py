@@ -81,8 +81,8 @@ class View(Struct, frozen=True):
         elif self.draw is not None and "." in chosen:
             figures = self.draw(chosen)
         else:
-            more = " The path of a figure, such as 'latency.ttft.p99', will do as well." if self.draw else ""
-            raise HeadwayError(f"plot: there are no charts {chosen!r}.{suggest(chosen, self._drawable())}{more}")
+            more = " You may also pass the path of a figure, such as 'latency.ttft.p99'." if self.draw else ""
+            raise HeadwayError(f"plot: no chart is called {chosen!r}.{suggest(chosen, self._drawable())}{more}")
         if not figures:
             rest = ", ".join(self._drawable())
             raise HeadwayError(f"plot: this result has no data for {chosen}." + (f" Try {rest}." if rest else ""))

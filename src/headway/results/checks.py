@@ -19,7 +19,7 @@ from headway.results.recorder import (
     TierStats,
 )
 from headway.results.scaling import held_ps, levels
-from headway.types import OUTCOMES
+from headway.types import OUTCOMES, PS_PER_SECOND
 
 # The columns with the times of a request's stages, in the order in which the stages happen.
 TIMES: Final = (
@@ -44,8 +44,8 @@ def check_scaling(recorder: Recorder, instances: Sequence[InstanceStats], facts:
     again = max(recorder.retries, default=0)
     if min(recorder.retries, default=0) < 0 or again > facts.retries or not 0 <= recorder.lost <= failed:
         raise InvariantError(
-            f"A request was retried {again} times, with {facts.retries} allowed; {recorder.lost} requests were lost "
-            f"with their instances, and {failed} failed."
+            f"Retries or losses are wrong: a request was retried {again} times, with {facts.retries} allowed; "
+            f"{recorder.lost} requests were lost with their instances, and {failed} requests failed in total."
         )
     moved = max(recorder.redirects, default=0)
     drained = any(change.state == "draining" for change in recorder.states)
@@ -75,9 +75,9 @@ def _check_states(changes: Sequence[StateChange], instances: Sequence[InstanceSt
         index, state = change.instance, change.state
         if not now <= change.at_ps <= facts.ended_ps or state not in FOLLOWS[states[index]]:
             raise InvariantError(
-                f"Instance {instances[index].id} cannot become {state} at {change.at_ps} ps after "
-                f"{states[index] or 'nothing'}; the last change was at {now} ps, and the run ended at "
-                f"{facts.ended_ps} ps."
+                f"Instance {instances[index].id} cannot become {state} at {_seconds(change.at_ps)}: its state before "
+                f"was {states[index] or 'none'}. The last change of any instance was at {_seconds(now)}, and the run "
+                f"ended at {_seconds(facts.ended_ps)}."
             )
         now = change.at_ps
         if states[index] in ("", "stopped") and state != "stopped":
@@ -89,7 +89,10 @@ def _check_states(changes: Sequence[StateChange], instances: Sequence[InstanceSt
         if states[index] not in ("", "stopped"):
             held[index] += facts.ended_ps
         if held[index] != stats.held_ps:
-            raise InvariantError(f"{stats.id} was held for {stats.held_ps} ps, but its states give {held[index]} ps.")
+            paid = "the whole run" if stats.held_ps is None else _seconds(stats.held_ps)
+            raise InvariantError(
+                f"Instance {stats.id} was held for {paid}, but its state changes give {_seconds(held[index])}."
+            )
 
 
 def _check_bounds(pool: PoolFacts, recorder: Recorder) -> None:
@@ -103,14 +106,15 @@ def _check_bounds(pool: PoolFacts, recorder: Recorder) -> None:
         if fewer or level.held > pool.maximum or (not at and level.replicas < pool.minimum):
             raise InvariantError(
                 f"Pool {pool.id} had {level.replicas} replicas and {level.held - level.replicas} draining instances at "
-                f"{level.at_ps} ps; its bounds are {pool.minimum} and {pool.maximum}."
+                f"{_seconds(level.at_ps)}, but must have at least {pool.minimum} replicas and at most {pool.maximum} "
+                "instances."
             )
         replicas = at[level.at_ps] = level.replicas
     for record in recorder.scaled:
         if record.pool == pool.id and (record.after == record.before or at.get(record.at_ps) != record.after):
             raise InvariantError(
                 f"Pool {pool.id} should have scaled from {record.before} to {record.after} replicas at "
-                f"{record.at_ps} ps, but had {at.get(record.at_ps, 'as many as before')}."
+                f"{_seconds(record.at_ps)}, but had {at.get(record.at_ps, 'as many as before')}."
             )
 
 
@@ -125,8 +129,8 @@ def verify(recorder: Recorder, instances: list[InstanceStats], facts: RunFacts) 
     for stats in instances:
         held = held_ps(stats, length_ps)
         if not 0 <= stats.busy_ps <= held <= length_ps:
-            was = f"was busy for {stats.busy_ps} ps and held for {held} ps"
-            raise InvariantError(f"Instance {stats.id} {was} in a run of {length_ps} ps.")
+            was = f"was busy for {_seconds(stats.busy_ps)} and held for {_seconds(held)}"
+            raise InvariantError(f"Instance {stats.id} {was}, but the run lasted {_seconds(length_ps)}.")
         if not 0 <= stats.peak_kv_blocks <= stats.kv_blocks:
             raise InvariantError(f"Instance {stats.id} used {stats.peak_kv_blocks} of {stats.kv_blocks} KV blocks.")
         for tier in stats.tiers:
@@ -136,11 +140,12 @@ def verify(recorder: Recorder, instances: list[InstanceStats], facts: RunFacts) 
 def _check_tier(tier: TierStats, length_ps: int) -> None:
     place = f"The {tier.name} tier of {tier.owner}"
     if not 0 <= tier.peak_blocks <= tier.blocks or not 0 <= tier.block_ps <= tier.blocks * length_ps:
-        blocks = f"{tier.peak_blocks} of {tier.blocks} blocks, {tier.block_ps} block-ps in {length_ps} ps"
-        raise InvariantError(f"{place} exceeded its capacity: {blocks}.")
+        used = f"used {tier.peak_blocks} blocks at its peak, and {tier.block_ps} block-picoseconds"
+        raise InvariantError(f"{place} has {tier.blocks} blocks, but {used} in {_seconds(length_ps)}.")
     if not 0 <= tier.link_busy_ps <= length_ps or not 0 <= tier.thrashed_blocks <= tier.loaded_blocks:
-        moved = f"busy for {tier.link_busy_ps} of {length_ps} ps, {tier.thrashed_blocks} thrashed blocks"
-        raise InvariantError(f"{place} has inconsistent transfers: {moved} of {tier.loaded_blocks} loaded.")
+        busy = f"its link was busy for {_seconds(tier.link_busy_ps)} of {_seconds(length_ps)}"
+        blocks = f"{tier.thrashed_blocks} of {tier.loaded_blocks} loaded blocks were thrashed"
+        raise InvariantError(f"{place} has inconsistent transfers: {busy}, and {blocks}.")
 
 
 def _check_counts(recorder: Recorder) -> None:
@@ -177,11 +182,15 @@ def _check_order(recorder: Recorder, instances: int, facts: RunFacts) -> None:
             possible = possible and (outcome != IN_FLIGHT or finished == -1)
         if not (causal and possible):
             raise InvariantError(
-                f"Request {row} is inconsistent: arrival {arrival} ps, admitted {admitted} ps, routed {routed} ps, "
-                f"enqueued {enqueued} ps, start {started} ps, first token {first} ps, "
-                f"end {finished} ps, {OUTCOMES[outcome]}, {tokens} output tokens, instance {instance} of {instances}; "
-                f"the run lasted from {begun_ps} to {ended_ps} ps."
+                f"Request {row} is inconsistent. Its times in ps, where -1 means never: arrival {arrival}, admitted "
+                f"{admitted}, routed {routed}, enqueued {enqueued}, start {started}, first token {first}, end "
+                f"{finished}. Its outcome is {OUTCOMES[outcome]}, with {tokens} output tokens. It has the instance "
+                f"index {instance} of {instances} instances. The run lasted from {begun_ps} to {ended_ps} ps."
             )
+
+
+def _seconds(ps: int) -> str:
+    return f"{ps / PS_PER_SECOND:.15g} s"
 
 
 def _causal_so_far(times: tuple[int, ...]) -> bool:

@@ -58,20 +58,22 @@ def check_transfers(recorder: Recorder, instances: Sequence[InstanceStats], leng
             possible = possible and known == sorted(known) and (arrived == -1 or started <= begun <= arrived)
         if not possible:
             raise InvariantError(
-                f"Request {row} is inconsistent: prefill on instance {prefill}, decode on instance {decode}, start "
-                f"{started} ps, handed over {handed} ps, transfer from {begun} to {arrived} ps, end {finished} ps."
+                f"Request {row} is inconsistent: prefill on instance {prefill}, decode on instance {decode}. Its times "
+                f"in ps, where -1 means never: start {started}, handed over {handed}, transfer from {begun} to "
+                f"{arrived}, end {finished}."
             )
     for stats in instances:
         if not 0 <= stats.link_busy_ps <= length_ps:
-            raise InvariantError(f"The link of {stats.id} was busy for {stats.link_busy_ps} of {length_ps} ps.")
+            busy, length = stats.link_busy_ps / PS_PER_SECOND, length_ps / PS_PER_SECOND
+            raise InvariantError(f"The link of {stats.id} was busy for {busy:.15g} s in a run of {length:.15g} s.")
     prompts = sum(stats.prefill_tokens + stats.cached_tokens for stats in instances)
     sent = sum(tokens * (1 + again) for tokens, again in recorder.select("prompt_tokens", "retries"))
     if prompts > sent:
-        raise InvariantError(f"{prompts} prompt tokens were computed or cached, but requests sent {sent}.")
+        raise InvariantError(f"{prompts} prompt tokens were computed or cached, but requests have only {sent}.")
     generated = sum(stats.output_tokens for stats in instances)
     received = sum(recorder.output_tokens) + recorder.lost_tokens
     if generated != received:
-        raise InvariantError(f"{generated} tokens were generated, but requests got {received}.")
+        raise InvariantError(f"Instances generated {generated} tokens, but requests received {received}.")
 
 
 def tiers(instances: Sequence[InstanceStats], length_ps: int) -> Json:

@@ -55,7 +55,7 @@ class SchedulerSuite(PolicySuite):
             queue.add(ticket)
             waiting.append(ticket)
             chunk = queue.chunk(ticket) if hasattr(queue, "chunk") else None
-            right = f"chunk must return a positive whole number or None, got {chunk}."
+            right = f"`chunk` must return a positive whole number or None, got {chunk}."
             assert chunk is None or (type(chunk) is int and chunk >= 1), right
             if ticket.number % 5 == 4:
                 quitter = waiting.pop(0)
@@ -81,8 +81,8 @@ class SchedulerSuite(PolicySuite):
     @staticmethod
     def _enter(queue: Queue, waiting: list[Ticket], running: list[Ticket]) -> int:
         first = queue.first()
-        assert first in waiting, "first returns a request that does not wait."
-        assert queue.first() is first, "The second call of first returns another request."
+        assert first in waiting, "`first` returned a request that is not waiting."
+        assert queue.first() is first, "`first` returned another request when it was called again."
         queue.take()
         waiting.remove(first)
         running.append(first)
@@ -93,8 +93,8 @@ class SchedulerSuite(PolicySuite):
         before = list(running)
         order = list(queue.order(before))
         numbers = [sorted(ticket.number for ticket in tickets) for tickets in (order, running)]
-        assert numbers[0] == numbers[1], "order must return each running request once."
-        assert list(queue.order(list(running))) == order, "The second call of order returns another order."
+        assert numbers[0] == numbers[1], "`order` must return each running request once."
+        assert list(queue.order(list(running))) == order, "`order` returned another order when it was called again."
 
     def test_the_same_inputs_give_the_same_order(self) -> None:
         same_twice(self.play, "order of entry")
@@ -124,7 +124,7 @@ class SchedulerSuite(PolicySuite):
         for _ in tickets:
             entered.append(queue.first())
             queue.take()
-        assert entered == tickets, "Equal requests do not enter in order of arrival."
+        assert entered == tickets, "Equal requests do not enter the batch in order of arrival."
 
 
 class LatencyModelSuite:
@@ -135,12 +135,12 @@ class LatencyModelSuite:
     def check_run(self, model: LatencyModel, decodes: int, context: int, chunks: list[Chunk]) -> None:
         before = list(chunks)
         run = model.run(decodes, context, chunks)
-        assert chunks == before, "run changes the list of chunks."
-        right = f"run must return three whole numbers (first, increment, k_max), got {run}."
+        assert chunks == before, "`run` changed the list of chunks."
+        right = f"`run` must return three whole numbers (first, increment, k_max), got {run}."
         assert isinstance(run, tuple) and len(run) == 3 and all(type(number) is int for number in run), right
         first, increment, k_max = run
         assert first >= 1 and k_max >= 1, f"first and k_max must be at least 1, got {run}."
-        assert model.run(decodes, context, chunks) == run, "The second call for the same step returns another duration."
+        assert model.run(decodes, context, chunks) == run, "For the same step, `run` returned another duration."
         for step in {1, 2, 17, 1000, k_max - 1}:
             if not 0 < step < min(k_max, 1 << 20) or len(chunks) > 1:
                 continue
@@ -158,4 +158,4 @@ class LatencyModelSuite:
         for decodes, context, chunks in STEPS:
             self.check_run(slower, decodes, context, list(chunks))
             usual, slow = self.model.run(decodes, context, chunks)[0], slower.run(decodes, context, chunks)[0]
-            assert slow >= usual, f"On a 1.5 times slower engine a step takes {slow} ps instead of {usual} ps."
+            assert slow >= usual, f"A step takes {usual} ps, but only {slow} ps on an engine that is 1.5 times slower."

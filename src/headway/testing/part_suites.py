@@ -62,8 +62,8 @@ class ScorerSuite(_PartSuite):
     def ask(self, part: Any, request: Request, candidates: Sequence[InstanceView], cluster: ClusterView) -> list[Any]:
         before = list(candidates)
         values = part.score(request, candidates, cluster)
-        assert list(candidates) == before, "score changes the list of candidates."
-        assert len(list(values)) == len(before), f"score returns {len(values)} values for {len(before)} candidates."
+        assert list(candidates) == before, "`score` changed the list of candidates."
+        assert len(list(values)) == len(before), f"`score` returned {len(values)} values for {len(before)} candidates."
         scores = clamp(part, values, request, len(before))
         assert scores == [float(value) for value in values], f"scores must be from 0 to 1, got {values}."
         return scores
@@ -81,11 +81,11 @@ class FilterSuite(_PartSuite):
     def ask(self, part: Any, request: Request, candidates: Sequence[InstanceView], cluster: ClusterView) -> list[Any]:
         before = list(candidates)
         left = list(checked_keep(part, request, candidates, cluster))
-        assert list(candidates) == before, "keep changes the list of candidates."
+        assert list(candidates) == before, "`keep` changed the list of candidates."
         places = [before.index(view) for view in left]
-        assert places == sorted(set(places)), "keep must return candidates, each once, in their order."
+        assert places == sorted(set(places)), "`keep` must return candidates, each at most once, in their given order."
         return places
 
     def test_equal_instances_are_kept_or_dropped_together(self) -> None:
         left = self.first_answer()
-        assert not self.ties or left in ([], [0, 1, 2, 3]), f"All instances are equal and idle, but it keeps {left}."
+        assert not self.ties or left in ([], [0, 1, 2, 3]), f"All instances are equal, but `keep` returned {left}."

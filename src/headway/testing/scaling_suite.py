@@ -71,7 +71,8 @@ class ScalingSuite(PolicySuite):
         for number in range(1, CHECKS + 1):
             pool.now_ps = number * INTERVAL_PS
             needed = self.check(bench, policy, pool)
-            assert needed is None or needed >= pool.replicas, f"All are saturated, but it scales to {needed} replicas."
+            wrong = f"All {pool.replicas} replicas are saturated, but the policy scales down to {needed}."
+            assert needed is None or needed >= pool.replicas, wrong
 
     def test_it_answers_when_one_replica_is_left(self) -> None:
         bench = Bench(1)

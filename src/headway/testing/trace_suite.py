@@ -24,7 +24,7 @@ class TraceReaderSuite:
 
     def test_the_sample_is_told_and_other_text_is_not(self) -> None:
         lines = [line.strip() for line in self.sample.read_bytes().split(b"\n") if line.strip()]
-        assert self.format.tell(self.sample, lines), "tell does not recognise the sample."
+        assert self.format.tell(self.sample, lines), "`tell` does not recognise the sample."
         assert not self.format.tell(pathlib.Path("other.txt"), [b"some other text", b"1 2 3"])
         assert not self.format.tell(pathlib.Path("empty.txt"), [])
 
