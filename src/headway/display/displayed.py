@@ -98,7 +98,7 @@ SCALARS: Final = (bool, int, float, str)
 
 
 def types_of(record: type) -> dict[str, type]:
-    """Return the type of each field of a record that has a scalar, or a list of scalars with a value for each row."""
+    """Return the type of each field of a record. Include only fields with a scalar, or with one scalar per row."""
     kinds = {name: (hint, *get_args(hint)) for name, hint in get_type_hints(record).items()}
     return {name: kind for name, hints in kinds.items() for kind in hints[:2] if kind in SCALARS}
 
@@ -120,7 +120,7 @@ def polars_frame(columns: Mapping[str, list[Any]], types: Types) -> Any:
 
 
 def _without_values(columns: Mapping[str, list[Any]], types: Types) -> dict[str, type]:
-    """Return the types of the columns that have no value; a column is a number by default."""
+    """Return the types of the columns in which every value is None. Without a known type, the type is float."""
     return {name: types.get(name, float) for name, values in columns.items() if all(value is None for value in values)}
 
 

@@ -3,8 +3,8 @@
 A search calls `ask` to find out whether a value, such as a number of replicas, meets the SLO. Each answer costs several
 simulations, so a search asks as rarely as possible. In each call, `ask` also receives the values that the search may
 ask for next, so that these can be simulated in advance. A search assumes that the answer changes only once: more
-replicas never serve worse, and more load is never served better. Even if this assumption is wrong, `ask` said yes to
-the result and no to its neighbour.
+replicas never serve worse, and more load is never served better. Even if this assumption is wrong, the result meets
+the SLO, and the next smaller cluster (or the next higher load) misses the SLO.
 """
 
 from __future__ import annotations

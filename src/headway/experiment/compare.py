@@ -275,8 +275,8 @@ def _rank(runs: dict[str, list[Json]], aside: dict[str, str], by: str | None) ->
 
 
 class Second(Struct, frozen=True):
-    """The runs of a comparison with polled signals if they were fresh, or the reverse. Policies that read no reported
-    signal do not run again, because their runs are the same."""
+    """The second runs of a comparison: with polled signals if the first runs had fresh signals, or the reverse.
+    Policies that read no reported signal do not run again, because their runs would be the same."""
 
     scenario: Scenario
     tasks: dict[int, tuple[Json, Contender]] | None  # index in the comparison -> run; None: do not run

@@ -186,7 +186,7 @@ def stage_label(stage: str, spec: str | Json, auto: bool = False) -> str:
 
 
 def _drop_auto(value: Any) -> Any:
-    """Return a policy without every `lru_blocks: auto` in it and in its parts."""
+    """Return a copy of a policy in which no `lru_blocks: auto` is left, neither in the policy nor in its parts."""
     if isinstance(value, dict):
         return {key: _drop_auto(inner) for key, inner in value.items() if (key, inner) != ("lru_blocks", registry.AUTO)}
     return [_drop_auto(inner) for inner in value] if isinstance(value, list) else value

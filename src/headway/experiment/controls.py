@@ -33,7 +33,7 @@ FIGURES: Final = (
 
 
 class Control(Struct, frozen=True):
-    """A row of the decision matrix: a control, and the effect that a comparison with LMetric isolates."""
+    """A control, and the effect that its comparison with LMetric isolates."""
 
     name: str
     routing: str

@@ -31,7 +31,8 @@ class OtherRanking(Struct, frozen=True):
 
     @classmethod
     def of(cls, scenario: Scenario, ranking: Sequence[str], shown: Scenario, names: Sequence[str]) -> "OtherRanking":
-        """`ranking` are the policies under the signals of `scenario`, and `names` under those of `shown`."""
+        """Compare two rankings of the same policies: `ranking` under the signals of `scenario`, and `names` under the
+        signals of `shown`."""
         words, differs = describe(scenario), list(ranking) != list(names)
         return cls(words, describe(shown), list(ranking), differs, _sentence(words, ranking, names) if differs else "")
 
@@ -56,7 +57,8 @@ def describe(scenario: Scenario) -> str:
 
 
 def reads_reports(scenario: Scenario, contender: Contender) -> bool:
-    """Whether any policy of a run reads reported signals. If not, fresh and polled signals give the same run."""
+    """Return whether any policy of a run reads reported signals. If none does, fresh and polled signals give the same
+    run."""
     if scenario.scaling is not None:  # a pool's own scaling policy may read reported signals
         return True
     for stage in STAGES:
@@ -76,7 +78,7 @@ def is_cheap(summaries: Sequence[Sequence[Json]]) -> bool:
 
 
 def _sentence(words: str, ranking: Sequence[str], names: Sequence[str]) -> str:
-    """Return a line on the policies that move most, the best place first."""
+    """Return a sentence that names the policies whose ranks change most, best rank first."""
     places = {name: place for place, name in enumerate(ranking, 1)}
     moves = [(name, place, places[name]) for place, name in enumerate(names, 1) if places[name] != place]
     largest = sorted(moves, key=lambda move: -abs(move[1] - move[2]))[:MOST_MOVES]

@@ -47,7 +47,7 @@ Line = list[Any]  # a decision: its subject, its text, and further values that b
 
 
 class Repetition:
-    """Two processes that simulate the beginning of a run. If no policy comes from a Python file, there are none."""
+    """Two processes that simulate the beginning of a run. If no policy comes from a Python file, no process starts."""
 
     def __init__(self, scenario: Json, policies: Mapping[str, Any] | None = None) -> None:
         """Start the processes. `policies` replace those of the scenario, by stage."""
@@ -64,7 +64,7 @@ class Repetition:
         return self._answers
 
     def problem(self) -> str | None:
-        """Return a sentence that says what differed. If nothing did, or if the processes failed, return None."""
+        """Return a sentence that says what differed. If nothing differed, or if the processes failed, return None."""
         runs = [run for answer in self._wait() for run in answer.get("runs", ())]
         for other in runs[1:]:
             if other != runs[0]:

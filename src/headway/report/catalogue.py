@@ -85,7 +85,7 @@ def is_default(entry: Entry) -> bool:
 
 
 def is_gateway_default(entry: Entry) -> bool:
-    """Return whether a gateway uses this policy if its file names no policy for the stage, and a scenario does not."""
+    """Return whether a gateway uses this policy by default, and a scenario does not."""
     name, _ = registry.split(gateway_policies(CURRENT).get(entry.stage, ""), "")
     return name == entry.name and not is_default(entry)
 

@@ -1,10 +1,13 @@
-"""Follows the backlog of one instance through a run, and how much of it the bursts of each tenant left.
+"""Follows through a run the backlog of one instance, and the part of it that the bursts of each tenant left.
 
-The definitions are those of the finding `tenant_burst`. Each event takes constant time, however many tenants burst:
-the work that tenant k left is `weights[k]` · `scale`, so that all shrink at once with `scale`. The blame on k is the
-integral of weights[k] · scale / backlog · (late_k), where late_k is the sum of 1/wait over the late requests of other
-tenants that wait. Two running integrals, of scale / backlog and of the same times the sum over all tenants, give its
-growth since the last change of weights[k] or of k's own late requests.
+The definitions are those of the finding `tenant_burst`. Each event takes constant time, however many tenants burst. For
+this, the remaining work of tenant k's bursts is stored as `weights[k]` · `scale`: a change of `scale` shrinks the work
+of all tenants at once.
+
+The blame on tenant k is the integral over time of weights[k] · scale / backlog · late_k. Here late_k is the sum of
+1/wait over the late requests of other tenants that wait at that time. To update the blame on k, `_settle` uses two
+running integrals: `_plain` of scale / backlog, and `_weighted` of scale / backlog · late, where `late` is the same sum
+over the late requests of all tenants. `_settle` must run before weights[k] or the late requests of k change.
 """
 
 from collections import defaultdict
@@ -62,8 +65,8 @@ class Sweep:
         self._limit()
 
     def begin_wait(self, row: int, tenant: int, length: int) -> None:
-        """Begin the wait of a late request. `length` is its whole wait, which may be at two instances; 0 if it has no
-        length, as that of a rejected request."""
+        """Begin the wait of a late request. `length` is the length of its whole wait, which may be at two instances. It
+        is 0 if the request did not wait, for example because it was rejected."""
         if tenant in self._weights:
             self._settle(tenant)
         if not length:
@@ -100,7 +103,7 @@ class Sweep:
         self._left, self._scale = 0.0, 1.0
 
     def _limit(self) -> None:
-        """Shrink the work that bursts left to what the backlog has above its usual level."""
+        """Shrink the remaining work of bursts so that it does not exceed the backlog minus its usual level."""
         most = self._backlog - self.usual
         if not self._left or self._left <= most:
             return

@@ -48,7 +48,7 @@ class RequestColumns:
     predicted_tokens: Annotated[Numbers, "q", 0]  # number of cached tokens that the router expected
     preemptions: Annotated[Numbers, "i", 0]
     loaded_tokens: Annotated[Numbers, "q", 0]  # number of cached tokens that were loaded from tiers below the GPU
-    # Disaggregated requests: the prefill instance, the end of prefill, and the begin and end of the KV transfer.
+    # Disaggregated requests: the prefill instance, the end of prefill, and the start and end of the KV transfer.
     prefill_instance: Annotated[Numbers, "i", -1]
     handed_ps: Annotated[Numbers, "q", -1]
     transfer_ps: Annotated[Numbers, "q", -1]

@@ -135,8 +135,8 @@ def with_delays(scaled: Sequence[ScaleRecord], changes: Sequence[StateChange]) -
 
 
 def _reached(states: Sequence[StateChange], wanted: tuple[str, ...]) -> int:
-    """Return when an instance reaches one of the wanted states, from the start or the drain at the head of `states`; -1
-    if it starts or stops again first."""
+    """Return when an instance reaches one of the wanted states. `states` begins with the change that started or drained
+    the instance. If the instance stops or starts again before it reaches a wanted state, return -1."""
     for change in states:
         if change.state in wanted:
             return change.at_ps

@@ -61,7 +61,7 @@ class Places:
         return finished if finished >= 0 else self.until_ps
 
     def waits(self, instance: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the waits at an instance: request, begin, end."""
+        """Yield the waits at an instance: request, start, end."""
         enqueued, started = self.column["enqueued_ps"], self.column["started_ps"]
         for row in self.prompts.get(instance, ()):
             until = started[row] if started[row] >= 0 else self.end_ps(row)
@@ -95,7 +95,7 @@ class Places:
 
     def levels(self, instance: int) -> Iterator[tuple[int, int, int]]:
         """Yield the time and the numbers of running and waiting requests of an instance, at each change."""
-        changes: list[int] = []  # each integer encodes a time, running or waiting, and begin or end
+        changes: list[int] = []  # each integer encodes a time, running or waiting, and start or end
         for _, begun, until in self.waits(instance):
             changes += (begun << 2 | WAITING << 1 | 1, until << 2 | WAITING << 1)
         for stay in self.stays(instance):
@@ -103,7 +103,7 @@ class Places:
         return levels(changes)
 
     def waits_between(self, begin: str, end: str) -> Iterator[tuple[int, int, int]]:
-        """Yield the waits between two columns, such as `arrival_ps` and `admitted_ps`: request, begin, end. `routed_ps`
+        """Yield the waits between two columns, such as `arrival_ps` and `admitted_ps`: request, start, end. `routed_ps`
         is the time of the last dispatch."""
         for row, (since, until) in self.select(begin, end):
             until = until if until >= 0 else self.end_ps(row)

@@ -23,7 +23,7 @@ COLUMNS: Final = (
 
 
 class LimitTimes:
-    """How long each limit held at one instance, up to any time."""
+    """How long each limit of the queue has held at one instance, up to any given time."""
 
     __slots__ = ("times", "totals")
 

@@ -38,7 +38,7 @@ class Waits:
 
     @cached_property
     def queues(self) -> list[Queue]:
-        """The queues in order of their instances."""
+        """The queues, in the order of the instances' indexes."""
         requests = self.requests
         queues: dict[int, list[int]] = {}
         moved = requests.redirects if any(requests.redirects) else None
@@ -49,7 +49,8 @@ class Waits:
         return [Queue(rows, sorted(rows, key=self.left_ps.__getitem__)) for _, rows in sorted(queues.items())]
 
     def waited_ps(self) -> list[int]:
-        """Return the wait of each request at its instance; 0 if it never reached an instance or moved to another."""
+        """Return the wait of each request at its instance. If the request reached no instance, or moved from one
+        instance to another, its wait is 0."""
         requests = self.requests
         rows = zip(self.left_ps, requests.enqueued_ps, requests.redirects, strict=True)
         return [0 if since < 0 or moved else left - since for left, since, moved in rows]
@@ -117,14 +118,14 @@ def _find_passed(order: Iterable[int], waits: Waits, ranks: Sequence[int]) -> It
 
 
 class _Spans:
-    """The union of time spans that are added in order of their begin."""
+    """The union of time spans. Spans must be added in order of their start."""
 
     __slots__ = ("before", "begins", "ends")
 
     def __init__(self) -> None:
         self.begins: list[int] = []
         self.ends: list[int] = []
-        self.before: list[int] = []  # for each span: total covered time before its begin
+        self.before: list[int] = []  # for each span: total covered time before its start
 
     def add(self, begin: int, end: int) -> None:
         if self.begins and begin <= self.ends[-1]:

@@ -2,7 +2,7 @@
 
 A transfer is on the link from max(`transfer_ps`, `handed_ps`) until `transferred_ps` minus the latency of the link.
 Transfers share the bandwidth equally: while n of them are on the link, each progresses at 1/n of the speed that it has
-alone, and spends the fraction 1 − 1/n of its time on the others. The sum of this time is the delay of the transfer. The
+alone, and loses the fraction 1 − 1/n of its time to the others. The sum of this time is the delay of the transfer. The
 link is crowded while n is at least `CROWD`. Crowded periods that are at most `GAP_PS` apart form an episode. In an
 episode, the link must be crowded for at least `LEAST_PS` in total. The requests of the episode are those whose
 transfers overlap it. Their delay must be at least `LEAST_SHARE` of their time from arrival to end. Severity: that

@@ -80,7 +80,7 @@ MOST: Final = 5  # maximum number of findings of one kind that a run reports
 
 
 def runs(times: Sequence[int], gap_ps: int) -> Iterator[tuple[int, int]]:
-    """Split ascending times wherever two neighbours are more than `gap_ps` apart. Yield the begin and end index of each
+    """Split ascending times wherever two neighbours are more than `gap_ps` apart. Yield the start and end index of each
     group."""
     begin = 0
     for place in range(1, len(times) + 1):

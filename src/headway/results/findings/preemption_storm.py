@@ -35,7 +35,7 @@ def find(run: Observed) -> list[Finding]:
 
 
 def _storms(times: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the begin and end index of each storm in `times`, which are in ascending order."""
+    """Yield the start and end index of each storm in `times`, which are in ascending order."""
     begin = end = -1
     for last in range(MANY - 1, len(times)):
         first = last - MANY + 1

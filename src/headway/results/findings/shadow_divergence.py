@@ -140,7 +140,8 @@ def _over_time(run: Observed, rows: Sequence[int], way: Way) -> tuple[Grid, list
 
 
 def _since(grid: Grid, shares: list[float | None], least: float) -> int | None:
-    """Return the time from which all slices with a base drift; None if the last of them does not."""
+    """Return the time from which all slices with a base drift. If the last slice with a base does not drift, return
+    None."""
     first = None
     for place in reversed(range(len(shares))):
         share = shares[place]

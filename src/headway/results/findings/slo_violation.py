@@ -79,7 +79,7 @@ def _finding(run: Observed, code: int, rows: list[int], sample: Sample, places: 
 
 
 def _worst_stretch(good: Iterable[bool]) -> tuple[int, int]:
-    """Return the begin and end of the series of consecutive requests in which misses outnumber the other requests most.
+    """Return the start and end of the series of consecutive requests in which misses outnumber the other requests most.
     Among equal series, return the first and shortest one."""
     best, stretch = 0, (0, 0)
     total, begin = 0, 0

@@ -6,19 +6,20 @@ windows. The requests of consecutive such windows are one burst.
 
 **Backlog.** The work of a request is the number of tokens that its instance computes: uncached prompt tokens and output
 tokens. The backlog B of an instance is the work of all requests that wait for it or run there. The usual backlog L is
-the lowest tenth of B at the arrivals of requests that met their targets. Each burst request adds its work to U, the
-work that its tenant's bursts left at the instance. U never exceeds B − L: if B falls, the U of all tenants shrink in
-proportion. So a burst counts until the backlog is back at its usual level, even after the burst's own requests are
-done, because the requests behind them are still late.
+the 10th percentile of B at the arrivals of requests that met their targets. Each tenant has a number U: the work of its
+bursts that remains at the instance. Each request of a burst adds its work to U. The sum of all U never exceeds B − L:
+if B falls, all U shrink by the same factor. So a burst counts until the backlog is back at its usual level. This holds
+even after the burst's own requests are done, because the requests behind them are still late.
 
 **Blame.** A late request missed a target, or was rejected, timed out or failed. Without targets, only the last three
-count. Its blame on a tenant is the mean of U/B over its wait, at the instance where it waits. The wait lasts from
-arrival to first token if the request missed its TTFT or got no token, otherwise to its end. The backlog of all
-instances counts for a request that no instance received. Several tenants share a request's blame by their U; the rest
-of B is nobody's burst. The blame on a tenant is the sum over the late requests of other tenants. There is a finding for
-each tenant with a blame of at least `LEAST` requests and at least `LEAST_SHARE` of the other tenants' late requests, if
-the other tenants' requests that arrive while its work is left are at least `LIFT` times as often late as those that
-arrive while no burst's work is left.
+count. A late request blames each other tenant by the mean of U/B over the request's wait, at the instance where the
+request waits. If the request missed its TTFT or got no token, the wait lasts from arrival to first token, otherwise
+to its end. If no instance received the request, U and B are those of all instances together. The blame on a tenant is
+the sum over the late requests of other tenants.
+
+**Finding.** There is a finding for a tenant on three conditions. The blame is at least `LEAST` requests. The blame is
+at least `LEAST_SHARE` of the late requests of other tenants. Other tenants' requests that arrive while work of this
+tenant's bursts remains are late at least `LIFT` times as often as those that arrive while no work of bursts remains.
 Severity: the blame divided by the number of late requests of other tenants.
 """
 
@@ -148,7 +149,7 @@ Rows = dict[int, list[int]]
 
 
 class Place(NamedTuple):
-    """The backlog of one instance, or of all of them, and the counted requests whose first stay is there."""
+    """The backlog of one instance, or of all instances together, and the counted requests first sent there."""
 
     sweep: Sweep
     arrived: list[int]  # rows of the requests, in order of arrival
@@ -183,7 +184,7 @@ def _sweep(run: Observed, bursts: dict[int, Burst]) -> dict[int, Place]:
 
 
 def _stays(run: Observed, row: int) -> list[tuple[int, Stay]]:
-    """Return where a request waited or ran, and when. A disaggregated request has two stays."""
+    """Return the instances where a request waited or ran, and when. A disaggregated request has two stays."""
     requests = run.requests
     begin, handed, end = requests.arrival_ps[row], requests.handed_ps[row], requests.finished_ps[row]
     end = end if end >= 0 else run.ended_ps
@@ -229,7 +230,8 @@ def _sweep_place(run: Observed, place: int, stays: list[Stay], work: list[int], 
 
 
 def _usual_backlog(run: Observed, events: list[tuple[int, int, int, int]], work: list[int]) -> int:
-    """Return the lowest tenth of the backlog at the arrivals of requests that met their targets; 0 if there is none."""
+    """Return the 10th percentile of the backlog at the arrivals of requests that met their targets. If no request met
+    its targets, return 0."""
     backlog, levels = 0, []
     for _, kind, row, _ in events:
         if kind == BEGIN:

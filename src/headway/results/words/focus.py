@@ -24,7 +24,7 @@ LONGEST: Final = {
 }
 
 
-# The same for the time in the queue, by the limit because of which the requests waited longest.
+# If the time in the queue is the longest part: the advice for each limit that may have caused most of the wait.
 LIMITED: Final = {
     "prompt": "was a wait for longer prompts: use the shortest-prefill scheduler, or send long prompts elsewhere",
     "tokens": "was a wait for the prompts of others: raise max_batch_tokens, or route by pending prefill tokens",
