@@ -468,7 +468,7 @@ def test_an_slo_that_cannot_be_meant_is_refused(slo: str, told: str) -> None:
         ({"find": "rate"}, "find: a plan cannot find 'rate'"),
         ({"seeds": 0}, "seeds: must lie between 1 and 1,000, got 0"),
         ({"max_replicas": 0}, "max: must lie between 1 and 100,000, got 0"),
-        ({"tolerance": 0.0}, r"tolerance: must lie between 0\.0001 and 1"),
+        ({"tolerance": 0.0}, r"tolerance: must be a fraction of the load between 0\.0001 and 1"),
         ({"points": -1}, "points: must lie between 0"),
         ({"vary": "chat"}, "vary: this cluster has no pool 'chat'. Known: default."),
         ({"overrides": "workload.rate=0/s"}, "workload.rate: '0/s' is not a rate"),
