@@ -217,7 +217,7 @@ def test_an_instance_is_not_busy_while_nobody_pays_for_it() -> None:
 def test_states_without_pools_are_refused() -> None:
     with pytest.raises(InvariantError, match="Instances without a pool"):
         verify(recorded(), instances(), facts())
-    with pytest.raises(InvariantError, match="do not contain each of the 4 instances"):
+    with pytest.raises(InvariantError, match="Each of the 4 instances must be in exactly one pool"):
         verify(recorded(), instances(), facts(pools=POOLS[:1]))
 
 

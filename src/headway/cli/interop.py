@@ -104,7 +104,7 @@ def import_routesim(
     /,
     *,
     algorithm: Annotated[str, Parameter(help="RouteSim's routing algorithm, such as prefix_aware.")] = "round_robin",
-    trace: Annotated[Path | None, Parameter(help="Trace to replay instead of the configuration's.")] = None,
+    trace: Annotated[Path | None, Parameter(help="Trace to replay, instead of the trace that the configuration names.")] = None,
     output: Out = None,
 ) -> Page | None:
     """Read a RouteSim configuration as a scenario; print what Headway does differently on stderr."""

@@ -284,8 +284,8 @@ class Second(Struct, frozen=True):
 
     @classmethod
     def of(cls, loaded: Scenario, tasks: Sequence[tuple[Json, Contender]], asked: bool) -> "Second":
-        """Prepare the runs. Policies of the caller's program run again only if asked. Their objects are copied before
-        they run for the first time."""
+        """Prepare the runs. Policies that the caller passed as Python objects run again only if `asked` is set. Their
+        objects are copied before they run for the first time."""
         other = with_signals(loaded, other_age(loaded))
         changed = {key: value for key, value in other.resolved().items() if key in SIGNAL_KEYS}
         chosen = {}

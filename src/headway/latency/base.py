@@ -6,9 +6,9 @@ sum to `context` tokens. A *run* is a sequence of such steps with the same seque
 next, the context of every decode grows by one token, and the past of every chunk grows by the length of the chunk.
 
 For a run, a model returns `first`, `increment` and `k_max`. They mean that step j of the run, counted from 0, takes
-exactly `first + j * increment` picoseconds, for every j below `k_max`. If a caller asks for the rest of the run from
-step j on, the model must return this time of step j as the new `first`. A step has at least one token and takes at
-least one picosecond.
+exactly `first + j * increment` picoseconds, for every j below `k_max`. If a caller later asks for the
+rest of the same run, starting with step j, the model must return the same time of step j, now as `first`. A step has at
+least one token and takes at least one picosecond.
 
 The numbers of context tokens and past tokens grow from step to step. Therefore a model must charge a whole number of
 picoseconds for each of these tokens. Terms that are constant along the run may have fractions of a picosecond; they are

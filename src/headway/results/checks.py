@@ -56,7 +56,7 @@ def check_scaling(recorder: Recorder, instances: Sequence[InstanceStats], facts:
             raise InvariantError("Instances without a pool changed their state.")
         return
     if [index for pool in facts.pools for index in _places(pool)] != list(range(len(instances))):
-        raise InvariantError(f"The pools do not contain each of the {len(instances)} instances once.")
+        raise InvariantError(f"Each of the {len(instances)} instances must be in exactly one pool.")
     _check_states(recorder.states, instances, facts)
     for pool in facts.pools:
         _check_bounds(pool, recorder)

@@ -48,7 +48,7 @@ class Handover:
         self.move: KvMove | None = None  # record of the transfer, if transfers are recorded
         self.computed = False  # whether the whole prompt has been computed
         self.load: Load | None = None  # the load of the prompt's blocks; None until the decode instance has room
-        self.goal = 0  # value of the link's `progress` at which the last chunk sent so far leaves the link
+        self.goal = 0  # when the link's `progress` reaches this value, all chunks sent so far have left the link
         self.sent = 0  # number of prompt tokens that are at the decode instance or in transfer to it
 
     def end(self) -> None:

@@ -40,11 +40,12 @@ class Sink(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """A block of the engine. There are many blocks, so the children of a block form a linked list, to save memory."""
+    """A block of the engine, and the *own* blocks that end in it: those of the gateway's prefix index. There are many
+    blocks, so the children of a block form a linked list, to save memory."""
 
     name: Hash
     parent: Block | None
-    base: int  # key of the own block that precedes this block's first own block, or the root
+    base: int  # key of the last own block before `keys`; the root if there is none
     start: int  # index of the first token of this block's first own block
     keys: tuple[int, ...] = ()  # keys of the own blocks that end in this block
     rest: Sequence[int] = ()  # tokens after the last own block, too few for another own block

@@ -32,10 +32,10 @@ class Hpa:
 
     The pool needs replicas · metric ÷ target, rounded up, unless the ratio is within `tolerance` of 1. The metric is
     the mean over the serving replicas. If the ratio is above 1, starting replicas count with a metric of 0; if it is
-    below 1, they do not count. Starting replicas never turn growth into shrinking. `metric` is kv, batch or busy
-    (utilisations as in target-utilization; default target 0.7), queue (requests waiting at instances and at the router,
-    per replica; default target 5) or concurrency (requests in flight and waiting per replica, mean over `window_s`;
-    default target 0.7 of the slots).
+    below 1, they do not count. They can make the pool grow less, but cannot make it shrink. `metric` is kv, batch or
+    busy (utilisations as in target-utilization; default target 0.7), queue (requests waiting at instances and at the
+    router, per replica; default target 5) or concurrency (requests in flight and waiting per replica, mean over
+    `window_s`; default target 0.7 of the slots).
 
     Stabilisation: the pool grows to the lowest need of the last `up_window_s` and shrinks to the highest need of the
     last `down_window_s`. Rate limits: in any `up_period_s` it grows by at most `up_percent` of the replicas or

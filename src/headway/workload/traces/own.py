@@ -173,7 +173,7 @@ def _check_blocks(info: Info, record: Record, runs: Iterable[tuple[int, int]], p
     for first, count in runs:
         if not (first >= -LARGEST and count >= 1 and first + count - 1 <= 2 * LARGEST + 1):
             wrong = f"got [{shown(first)}, {shown(count)}]"
-            raise HeadwayError(f"{place}: blocks must be runs [first id, count] in 64 bits, {wrong}.")
+            raise HeadwayError(f"{place}: blocks must be pairs [first id, count] of 64-bit integers, {wrong}.")
         total += count
     check_count(total, record.prompt_tokens, size, info.whole_blocks, "blocks", place)
 

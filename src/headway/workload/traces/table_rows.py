@@ -46,7 +46,7 @@ class RowParser:
         self._readers = readers
 
     def parse(self, batch: Batch, reject: Callable[[str, BadRow], None]) -> Fields:
-        """Return the values of the valid rows. Call `reject` with the place and the error of every other row."""
+        """Return the values of the valid rows. For each invalid row, call `reject` with its place and its error."""
         if batch.columns is not None:
             try:
                 return self._fields(batch.columns)
