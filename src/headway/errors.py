@@ -38,8 +38,8 @@ def worded(command: str, python: str) -> str:
 
 
 def argument(name: str, option: str | None = None) -> str:
-    """Return the name of an argument as the user writes it: `max_replicas` in Python, and `option` or by default
-    `--max-replicas` on the command line."""
+    """Return the name of an argument as the user writes it. In Python, this is `name`, such as `max_replicas`. On the
+    command line, it is `option` or, without `option`, a name such as `--max-replicas`."""
     return worded(option or f"--{name.replace('_', '-')}", name)
 
 

@@ -31,7 +31,7 @@ def export_llmd(
     *,
     output: Out = None,
 ) -> Page | None:
-    """Write a weighted profile as llm-d's EndpointPickerConfig; print what llm-d does differently on stderr."""
+    """Write a weighted profile as llm-d's EndpointPickerConfig; print on stderr what llm-d does differently."""
     from headway.interop.llmd import export_profile, routing_of
 
     return _give(export_profile(routing_of(source)), output)
@@ -45,7 +45,7 @@ def import_llmd(
     profile: Annotated[str | None, Parameter(help="The scheduling profile to read, if there are several.")] = None,
     output: Out = None,
 ) -> Page | None:
-    """Read llm-d's EndpointPickerConfig as a routing policy; print what Headway does differently on stderr."""
+    """Read llm-d's EndpointPickerConfig as a routing policy; print on stderr what Headway does differently."""
     from headway.config.documents import read_yaml
     from headway.interop.llmd import import_config
 
@@ -107,7 +107,7 @@ def import_routesim(
     trace: Annotated[Path | None, Parameter(help="Trace to replay, instead of the trace that the configuration names.")] = None,
     output: Out = None,
 ) -> Page | None:
-    """Read a RouteSim configuration as a scenario; print what Headway does differently on stderr."""
+    """Read a RouteSim configuration as a scenario; print on stderr what Headway does differently."""
     from headway.interop.routesim_import import import_config
 
     folder = Path() if output is None else output.parent

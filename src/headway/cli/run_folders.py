@@ -21,7 +21,7 @@ def explain(
 ) -> Page | Json:
     """Explain why a request went where it did.
 
-    Prints what the router believed, what was true, and the outcome on each other instance.
+    Prints what the router believed, what was true, and what would have happened on the other instances.
     """
     from headway.display.progress import Bar
     from headway.experiment.explain import explain as explain_request

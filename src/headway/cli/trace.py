@@ -99,7 +99,7 @@ def convert(
     files: Files = AS_THEY_ARE,
     drawn: Drawn = AS_IT_COMES,
 ) -> Page | Json:
-    """Write a trace in another format; print what that format cannot express on stderr."""
+    """Write a trace in another format; print on stderr what that format cannot express."""
     return files.rewrite(source, target, drawn=drawn)
 
 

@@ -38,8 +38,9 @@ QUIET: Final = object()  # marks a key that resolved copies omit if it has its d
 
 
 class Form(Struct, frozen=True, eq=False):
-    """The valid values of a key in a file, if the type of its field, such as `Any`, does not describe them. The
-    alternatives are types, forms of `headway.config.schema`, or JSON Schemas. Only schema generation uses a form."""
+    """Describes the valid values of a key in a file, if the type of the key's field is too general, such as `Any`.
+    The alternatives are types, forms of `headway.config.schema`, or JSON Schemas. Only schema generation uses a
+    form."""
 
     alternatives: tuple[Any, ...]
 

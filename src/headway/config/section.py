@@ -70,8 +70,8 @@ EXPONENT: Final = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d{1,3}")
 
 
 def _exponents_read(value: Any) -> Any:
-    """Return a value with strings such as 1e2 as numbers, because PyYAML reads `1e2` as a string, but 1.0e+2 as a
-    number."""
+    """Convert strings such as `1e2` in a value to numbers, and return the result. PyYAML reads `1e2` as a string, but
+    `1.0e+2` as a number."""
     if isinstance(value, dict):
         return {key: _exponents_read(inner) for key, inner in value.items()}
     if isinstance(value, list):

@@ -44,7 +44,8 @@ class Router:
         self.model, self.key = model, key
 
     def ask(self, prompt: str, tokens: int = 4, api: str = "chat", leave_after: int | None = None) -> Answer:
-        """Request a stream of tokens, and return the answer. After `leave_after` tokens, disconnect; None: never."""
+        """Request a stream of tokens, and return the answer. If `leave_after` is set, disconnect after that number of
+        tokens."""
         body: Json = {"model": self.model, "max_tokens": tokens, "stream": True, "ignore_eos": True}
         if api == "chat":
             path, body["messages"] = "/v1/chat/completions", [{"role": "user", "content": prompt}]

@@ -196,8 +196,8 @@ def _policy_of(observe: Observe) -> Any:
 
 
 def _history(now_ps: int, flight: Flight) -> list[Event]:
-    """Return the events that inform a late policy about a request in flight: routed, and first token if there is one.
-    Both events have the current time."""
+    """Return the events that inform a policy that joins late about a request in flight: `Routed` and, if the first
+    token has arrived, `FirstToken`. Both events have the current time."""
     events: list[Event] = [Routed(now_ps, flight.request, flight.view, flight.prefill)]
     if flight.first_ps >= 0:
         events.append(FirstToken(now_ps, flight.request, flight.view))

@@ -1,4 +1,5 @@
-"""Requests in flight, which the router also counts in its views, and the control plane's answers for other requests."""
+"""The requests in flight, and the control plane's answers for requests that are not in flight. The router's views also
+count the requests in flight."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -23,7 +23,8 @@ class Journal(Protocol):
     def on_refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None: ...
 
     def on_prioritised(self, now_ps: int, request: Request, priority: Priority) -> None:
-        """Record the priority of an admitted request. It is not called for `NO_PRIORITY`."""
+        """Record the priority of an admitted request. The control plane does not call this method for
+        `NO_PRIORITY`."""
 
     def on_routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None: ...
 

@@ -28,7 +28,8 @@ class Stages:
         self.scored = f"scored by {entry_of(priority, 'priority').name}"
 
     def with_reason(self, route: Route) -> Route:
-        """Return a route for the record. If the policy gives no reason, the record has a general one."""
+        """Return the route as journals record it. If the policy gives no reason, add a general one, such as
+        `highest score`."""
         if route.reason:
             return route
         card = route.scorecard

@@ -49,7 +49,7 @@ class ViewLock:
         self._tenants: _LockedTenants | None = None
 
     def trust(self, policies: Sequence[Any]) -> None:
-        """Trust those of the policies that belong to Headway: the suites of `headway.testing` check them."""
+        """Trust Headway's own policies among `policies`, because the suites of `headway.testing` check them."""
         self.trusted.update((id(policy), policy) for policy in policies if ours(policy))
 
     def call(self, policy: Any, method: Callable[..., Any], *arguments: Any) -> Any:
@@ -103,7 +103,8 @@ class ViewLock:
                 self._tenants = None
 
     def _containers(self, subject: Any) -> list[Container]:
-        """Return the lists and dicts that a policy can reach through the views and the subject of the call."""
+        """Return the lists and dicts that a policy can reach through the views and through `subject`, the first
+        argument of the call."""
         # All views without stores share NO_TIERS.
         containers: list[Container] = [("InstanceView.tier_used", NO_TIERS, {})]
         for view in [view for view in self.instances if view.tier_blocks]:
@@ -143,7 +144,7 @@ def _unlock(view: Any) -> None:
 
 
 class _LockedTenants(Mapping[str, TenantView]):
-    """The tenants of a router. It locks each tenant that a policy looks up, because there may be many tenants."""
+    """The tenants of a router. There may be many tenants, so only the tenants that a policy looks up are locked."""
 
     def __init__(self, tenants: Mapping[str, TenantView]) -> None:
         self._plain = tenants

@@ -64,8 +64,8 @@ class WaitingRoom:
                 self.next_ps = min(self.next_ps, group.first_stranded.until_ps)
 
     def delays(self, request_id: int) -> int:
-        """If the delay of this request was the last delay to end, return how often the request was delayed. Otherwise
-        return 0."""
+        """If the delay that ended most recently was a delay of this request, return how often the request was delayed.
+        Otherwise return 0."""
         last, times = self._asked_again
         return times if last == request_id else 0
 

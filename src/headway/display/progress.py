@@ -176,7 +176,8 @@ class Bar:
         self._report()
 
     def stage(self, unit: str, finished: int) -> None:
-        """Report progress of a preparation, which counts something else, until the next call of `update`."""
+        """Show the progress of a preparation, which counts items of another `unit`. The next call of `update` replaces
+        this text."""
         self._stage = f"{finished:,} {unit}"
         self._report()
 

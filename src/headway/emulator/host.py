@@ -189,7 +189,7 @@ class Paths:
         replica.say(client, incoming, 200, page, kind="text/plain; version=0.0.4; charset=utf-8")
 
     def reset(self, replica: Replica, client: ClientConnection, incoming: Incoming) -> None:
-        """Empty the prefix cache. If requests in flight use blocks of it, refuse."""
+        """Empty the prefix cache. If requests in flight use blocks of the cache, refuse."""
         if not replica.room.empty_cache(replica.index):
             replica.refuse(client, incoming, 503, "the cache was not emptied: requests in flight hold blocks of it")
             return

@@ -195,7 +195,7 @@ class Room:
         return sinks
 
     def empty_cache(self, index: int) -> bool:
-        """Empty an instance's cache. Return False if requests use blocks of it."""
+        """Empty an instance's cache. If requests use blocks of the cache, change nothing and return False."""
         now = self.catch_up()
         cache = self.instances[index].cache
         if cache.held:

@@ -195,7 +195,8 @@ def conclude(
 
 def rivals(suite: Suite, stage: str, builtins: Sequence[str] | None = None) -> list[tuple[str, str, Bundle]]:
     """Return the kind, the name and the bundle of each policy to compare with: the baseline, the policies in `ALWAYS`,
-    and the built-in policies. Apart from the policy to compare with, each bundle has the policies of the baseline."""
+    and the built-in policies. In each bundle, the stages that this policy does not set have the policies of the
+    baseline."""
     baseline = suite.baseline
     scenario = Scenario.load(suite.cases(HELD_OUT)[0].document())
     rows = [("baseline", stage_label(stage, baseline[stage]), Bundle("baseline", baseline))]

@@ -67,8 +67,8 @@ def sources_in(program: str, original: str) -> dict[str, str]:
 
 
 def _split(text: str) -> tuple[list[str], dict[str, str]]:
-    """Split a program. Return the marker lines and the non-empty lines outside the markers, and the sources between the
-    markers by stage."""
+    """Split a program into two results. The first is a list of the lines that must not change: the markers, and the
+    non-empty lines outside the markers. The second has the sources between the markers, by stage."""
     fixed: list[str] = []
     sources: dict[str, list[str]] = {}
     inside: list[str] | None = None

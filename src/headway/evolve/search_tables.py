@@ -134,7 +134,7 @@ def conclusion_view(conclusion: Conclusion) -> View:
 
 
 def _search_chart(conclusion: Conclusion) -> list[Figure]:
-    """Return the gain of each candidate on train, and the best so far."""
+    """Chart the gain of each candidate on train, and the best gain so far."""
     rows: list[Json] = []
     best: float | None = None
     for number, judged in enumerate(conclusion.judged, 1):
@@ -158,7 +158,7 @@ def _search_chart(conclusion: Conclusion) -> list[Figure]:
 
 
 def _front_chart(conclusion: Conclusion) -> list[Figure]:
-    """Return gain against complexity, with the Pareto front and the winner."""
+    """Chart gain against complexity, with the Pareto front and the winner."""
     working = {each.bundle.id: each for each in conclusion.judged if each.evaluation.fitness[PRIMARY] > FAILED}
     points = [(each.evaluation.fitness[COMPLEXITY], each.evaluation.fitness[PRIMARY]) for each in working.values()]
     rows = [
@@ -176,7 +176,7 @@ def _front_chart(conclusion: Conclusion) -> list[Figure]:
 
 
 def _held_out_chart(conclusion: Conclusion) -> list[Figure]:
-    """Return the gain of the winner and of every built-in policy on the held-out part, with 95 % intervals."""
+    """Chart the gain of the winner and of every built-in policy on the held-out part, with 95 % intervals."""
     roles = {"winner": "best", "baseline": "baseline"}
     rows = [
         {

@@ -99,7 +99,7 @@ class Suite(Struct, frozen=True):
 
     @property
     def auto(self) -> bool:
-        """Whether the set of defaults of its scenarios says `lru_blocks: auto`."""
+        """Whether `lru_blocks` is `auto` by default in the scenarios of the suite."""
         return SETS[set_of(self.cases()[0].scenario)].auto
 
     def for_search(self) -> Suite:

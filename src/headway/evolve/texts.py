@@ -73,8 +73,8 @@ def bundle_of(
     *,
     auto: bool,
 ) -> Bundle:
-    """Return a copy of `base` in which these sources replace the policies of their stages. `auto` is that of the
-    suite, because the new policies must have the prefix indexes that the old ones have in its scenarios."""
+    """Return a copy of `base` in which these sources replace the policies of their stages. Pass the suite's `auto`, so
+    that the new policies have the same prefix indexes as the old policies have in the suite's scenarios."""
     policies: dict[str, Any] = dict(base.policies)
     for stage, source in texts.items():
         keys = registry.explicit(stage, policies[stage], f"policies.{stage}", auto=auto)

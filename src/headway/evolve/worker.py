@@ -2,8 +2,8 @@
 
     confined("headway.evolve.evaluation:play", [scenario, policies, figures], Limits(cpu_s=20, deadline_s=20))
 
-The first call starts zygotes (`zygote.py`), and later calls reuse them. A zygote is a separate interpreter, so the
-caller may have threads. A zygote ends when the caller ends.
+The first call starts zygotes (`zygote.py`), and later calls reuse them. A zygote is a separate interpreter, so
+it can fork safely even if the caller has threads. A zygote ends when the caller ends.
 """
 
 from __future__ import annotations
@@ -72,8 +72,9 @@ def confined_many(
     finished: Finished | None = None,
 ) -> list[Any]:
     """Return the value or the Failure of each task, in order. `finished` receives each result as soon as it is known.
-    Tasks run in as many processes of this machine as the runner has slots, or on the other machines of the runner. If a
-    process is lost, its task runs again once. If that process is lost too, the result is a Failure."""
+    If the runner uses a cluster, tasks run on the machines of the cluster. Otherwise they run on this machine, in as
+    many processes as the runner has slots. If a process is lost, its task runs again once. If that process is lost too,
+    the result is a Failure."""
     if runner is None:
         with runner_of(None, None) as own:
             return confined_many(tasks, own, limits, finished)

@@ -153,28 +153,29 @@ def compare(
     routing, scheduler and scaling; the other stages keep the scenario's policies.
 
     A policy is a name, `path/to/file.py:Class`, a mapping with `name` and parameters, a bundle or its file
-    (`best.yaml`), which sets the policies of all its stages, or your own class or object, which runs in this process. A
-    string may name several policies, separated by commas. Without `policies`, Headway runs the stage's recommended
-    policies and the scenario's own policy. `policies="all"` adds variants, and after them templates and controls, which
-    are never the best.
+    (`best.yaml`), or your own class or object. A bundle sets the policies of all its stages. Your own class or object
+    runs in this process. A string may name several policies, separated by commas. Without `policies`, Headway runs the
+    stage's recommended policies and the scenario's own policy. `policies="all"` adds variants, templates and controls.
+    Templates and controls rank last and are never the best.
 
     If the scenario has an SLO, the best policy has the largest fraction of requests within the SLO, then the lowest
     TTFT p99.
     Without an SLO, the best policy loses the fewest requests, then has the lowest mean E2E. `by` names a figure of the
     summary to rank by instead, such as `latency.tpot.p99`.
 
-    With several `seeds`, all policies run with the same seeds: seed n adds n to each seed of the scenario. Figures are
-    then means, with the paired difference from the `baseline` (by default the stage's plain policy if it runs, else the
-    first policy) and its 95 % confidence interval. A difference within noise does not make a policy the best.
+    With several `seeds`, all policies run with the same seeds: run n, counted from 0, adds n to each seed of the
+    scenario. Figures are then means over the seeds. Each mean has its paired difference from the `baseline`, and the
+    95 % confidence interval of that difference. The default `baseline` is the stage's plain policy if it runs, else the
+    first policy. A difference within noise does not make a policy the best.
 
     `output` is a folder for the study. Headway writes `study.json` there, and the run of each policy with the first
     seed. `trace` sets the detail of these runs: `minimal`, `decisions` or `full`. Runs use `workers` processes, by
     default one per core, or the Ray cluster at the address `ray`. Workers print to standard error.
 
     `signals="fresh"` or `"polled"` sets how old the reported signals are; without it, they are as the scenario says.
-    The comparison also ranks the policies under the other kind of signals: always if you set `signals`, and otherwise
-    if these runs have at most 10,000 requests together and none has a policy object or class of yours. `other` has that
-    ranking. Policies that read no reported signal run only once.
+    If you set `signals`, the comparison also ranks the policies under the other kind of signals. If you do not, it does
+    so only if these second runs have at most 10,000 requests together, and none of them uses your own policy class or
+    object. `other` has the second ranking. Policies that read no reported signal run only once.
 
     If prefill instances keep no copy of a prefix, a pair policy that seeks prefixes runs twice: without a change, and
     with `transfer.keep_prefill_copy` on.
@@ -284,8 +285,8 @@ class Second(Struct, frozen=True):
 
     @classmethod
     def of(cls, loaded: Scenario, tasks: Sequence[tuple[Json, Contender]], asked: bool) -> "Second":
-        """Prepare the runs. Policies that the caller passed as Python objects run again only if `asked` is set. Their
-        objects are copied before they run for the first time."""
+        """Prepare the second runs. If one of their policies is defined in the caller's program, there are no second
+        runs unless `asked` is set. Policy objects of the caller are copied before their first run."""
         other = with_signals(loaded, other_age(loaded))
         changed = {key: value for key, value in other.resolved().items() if key in SIGNAL_KEYS}
         chosen = {}
@@ -298,7 +299,8 @@ class Second(Struct, frozen=True):
         return cls(other, chosen if len(tasks) > 1 else None, asked)
 
     def run(self, summaries: list[list[Json]], runner: Runner, progress: Progress | None) -> list[list[Json]] | None:
-        """Return the summaries of all policies. If the runs would take long and nobody asked for them, return None."""
+        """Return the summaries of all policies. If there are no second runs, or if they would take long and `asked` is
+        not set, return None."""
         if self.tasks is None or not (self.asked or is_cheap([summaries[place] for place in self.tasks])):
             return None
         again = run_all([*self.tasks.values()], runner, progress, len(summaries[0]))
@@ -332,9 +334,9 @@ def run_all(
     folders: Sequence[Path] = (),
     trace: str = "minimal",
 ) -> list[list[Json]]:
-    """Run each scenario with its contender and with every seed. Return, for each of them, a list with one summary per
-    seed. Write the run with the first seed to its folder of `folders`. If a policy is defined only in the caller's
-    program, run it in this process, because no other process can find it."""
+    """Run each task, which is a scenario and its contender, with every seed. Return a list for each task, with one
+    summary per seed. Write the task's run with the first seed to the task's folder in `folders`. If a policy is defined
+    only in the caller's program, run it in this process, because no other process can find it."""
     jobs = []
     for place, (resolved, contender) in enumerate(tasks):
         home = strange(resolved["policies"]) or strange(contender.policies)

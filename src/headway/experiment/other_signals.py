@@ -31,8 +31,8 @@ class OtherRanking(Struct, frozen=True):
 
     @classmethod
     def of(cls, scenario: Scenario, ranking: Sequence[str], shown: Scenario, names: Sequence[str]) -> "OtherRanking":
-        """Compare two rankings of the same policies: `ranking` under the signals of `scenario`, and `names` under the
-        signals of `shown`."""
+        """Compare two rankings of the same policies. `ranking` is their ranking under the signals of `scenario`, and
+        `names` is their ranking under the signals of `shown`."""
         words, differs = describe(scenario), list(ranking) != list(names)
         return cls(words, describe(shown), list(ranking), differs, _sentence(words, ranking, names) if differs else "")
 
@@ -72,7 +72,8 @@ def reads_reports(scenario: Scenario, contender: Contender) -> bool:
 
 
 def is_cheap(summaries: Sequence[Sequence[Json]]) -> bool:
-    """Return whether runs with these numbers of requests are short enough to repeat them unasked."""
+    """Return whether the runs with these summaries have few enough requests to be repeated even if the user did
+    not ask for it."""
     requests: int = sum(summary["requests"]["arrived"] for each in summaries for summary in each)
     return requests <= MOST_REQUESTS
 

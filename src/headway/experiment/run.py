@@ -75,8 +75,8 @@ def check_trace(trace: str) -> None:
 
 
 def read_run(folder: Path, key: str, trace: str) -> Result | None:
-    """Read the run in a folder. Return None unless this version of Headway wrote it, with this run key and with at
-    least the detail of `trace`."""
+    """Return the run in a folder, if this version of Headway wrote it with this run key and with at least the detail
+    of `trace`. Otherwise return None."""
     try:
         return Result.load(folder) if store.has(folder, key, trace) else None
     except HeadwayError:  # the files of the run are damaged

@@ -112,8 +112,8 @@ def sweep(
     of values. A number without a unit takes the unit of the scenario's value. Headway validates every scenario before
     it runs the first one.
 
-    With several `seeds`, all points run with the same seeds: seed n adds n to each seed of the scenario. Figures are
-    then means.
+    With several `seeds`, all points run with the same seeds: run n, counted from 0, adds n to each seed of the
+    scenario. Figures are then means over the seeds.
     `show` names figures of the summary for the rows, such as "balance.cv,latency.itl.p99", instead of the usual ones.
 
     With `output`, Headway writes each run as soon as it is done, with the detail of `trace` (`minimal`, `decisions` or

@@ -142,8 +142,9 @@ class App:
         return Tracing(self.clock, self.plane, self.decisions, self.config.otel)
 
     def _listener(self) -> Listener | None:
-        """Return the listener for KV events. If the file configures no KV events, engines with KV events may still join
-        later, so return a listener if the gateway has a tokenizer and ZMQ; otherwise None."""
+        """Return the listener for KV events. A gateway with a tokenizer and ZMQ always has a listener, because engines
+        with KV events may join later. If the tokenizer or ZMQ is missing, and the file configures no KV events, return
+        None."""
         config = self.config
         hasher = next((hasher for hasher in (self.tokens.default, *self.tokens.models.values()) if hasher.exact), None)
         publishes = config.events.bind is not None or any(spec.events is not None for spec in config.backends.values())

@@ -64,7 +64,8 @@ class Services(Struct):
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """One request, from `begin` until the answer ends, the gateway refuses it, it fails, or the client disconnects."""
+    """One request, from `begin` to its end. A request ends when its answer is complete, when the gateway refuses it,
+    when it fails, or when the client disconnects."""
 
     services: Services
     client: ClientConnection

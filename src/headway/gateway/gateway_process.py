@@ -96,8 +96,8 @@ class Worker:
 
 
 def _work(source: Any, number: int, peers: PeerSettings, port: int, drain_s: float, link: Connection) -> None:
-    """Run a worker process. It configures logging itself, because a spawned process does not inherit this
-    configuration."""
+    """Run a worker process. The worker configures logging itself, because a spawned process does not inherit the
+    logging configuration of its parent."""
     logging.basicConfig(level=logging.INFO, format=f"headway: worker {number}: %(message)s", stream=sys.stderr)
     try:
         config = Config.load(source)

@@ -95,7 +95,8 @@ def build_policies(specs: Json, where: str = "policies") -> dict[str, Any]:
 
 
 def refuse_files(document: Any, where: str, reader: str) -> None:
-    """Raise if policies from the network name a file, because write access must not grant code execution."""
+    """Raise if policies from the network name a file, because write access to etcd or to the admin API must not grant
+    code execution."""
     pending = [(document, "", where)]
     while pending:
         value, key, place = pending.pop()

@@ -99,7 +99,8 @@ def kvd_prefill(fields: Fields, address: str, keys: list[bytes]) -> bytes:
 
 
 def kvd_put(answer: bytes, keys: list[bytes]) -> list[bytes]:
-    """Return the keys that the engine reports as stored; `keys` if it reports nothing, [] if its report is invalid."""
+    """Return the keys that the engine reports as stored. If the engine reports nothing, return `keys`. If its report is
+    invalid, return []."""
     try:
         report = msgspec.json.decode(answer, type=_Stored).headway_kv
         if report is None or report.keys is None:

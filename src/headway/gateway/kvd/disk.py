@@ -1,4 +1,5 @@
-"""The disk tier: an index of the blocks in a folder, least recently used first. Threads read and write their files."""
+"""The disk tier: an index of the blocks in a folder, least recently used first. Threads read and write the files of
+the blocks."""
 
 import asyncio
 import errno

@@ -64,7 +64,8 @@ class KvdClient:
     async def put(
         self, blocks: Mapping[bytes, Buffer] | Iterable[tuple[bytes, Buffer]], ttl_s: float | None = None
     ) -> int:
-        """Store blocks. Return how many were stored. With `ttl_s`, keep them in memory for that time or until read."""
+        """Store blocks. Return how many were stored. With `ttl_s`, each block stays in memory until a client reads it
+        or `ttl_s` seconds have passed."""
         count = 0
         for batch in _batches(blocks.items() if isinstance(blocks, Mapping) else blocks):
             request = frames.Put([key for key, _ in batch], [len(data) for _, data in batch], _milliseconds(ttl_s))

@@ -63,8 +63,8 @@ class EndedRequest(Struct, array_like=True, gc=False):
 
 
 class DecisionRow(Struct, array_like=True, gc=False):
-    """One decision: the arguments of `DecisionLog.take`, but with places of engines instead of indexes, and the
-    scorecard."""
+    """One decision: its scorecard, and the arguments of `DecisionLog.take`, with places of engines instead of
+    indexes."""
 
     request: int
     at_ps: int
@@ -129,7 +129,7 @@ class ChapterDocument(Struct):
 
 
 class LiveLog(DecisionLog):
-    """Buffers decisions as rows. The process that writes the run folder turns them into columns."""
+    """Buffers decisions as rows. The process that writes the run folder turns the rows into columns."""
 
     def __init__(self, prefixes: bool = True) -> None:
         """`prefixes` says whether the keys of the prompts' beginnings are recorded."""

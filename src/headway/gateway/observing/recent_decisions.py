@@ -52,8 +52,8 @@ Kind = Literal["routed", "rejected", "delayed"]
 
 
 class Entry(Struct, frozen=True, gc=False):
-    """One decision. `candidates` holds the signals of each candidate before the decision, and `state` the state of the
-    gateway and of the tenant; None if the decision is not explained."""
+    """One decision. `candidates` holds the signals of each candidate before the decision, and `state` holds the state
+    of the gateway and of the tenant. If the decision is not explained, both are None."""
 
     at_ps: int
     kind: Kind
