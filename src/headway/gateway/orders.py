@@ -28,7 +28,7 @@ log = logging.getLogger("headway.gateway")
 
 
 class Failures(Struct):
-    """Failed policy decisions: their count by arm, the last error and the last fallback."""
+    """Failed policy decisions: their count for each arm (`live` or `canary`), the last error, and the last fallback."""
 
     count: dict[str, int]
     last: str | None = None
@@ -85,7 +85,7 @@ class Orders:
             self.pass_on(*order)
 
     def obey(self, order: list[Any]) -> None:
-        """Carry out an order, which is a list of kind and value. If this is not possible, raise HeadwayError."""
+        """Carry out an order, which is a list [kind, value]. If the order cannot be carried out, raise HeadwayError."""
         kind, value = order
         actions: dict[str, Callable[[Any], None]] = {
             "cordon": self.fleet.cordon,

@@ -4,8 +4,8 @@ conversation share these messages. Conversations that begin with the same messag
 their cached prefix. A prompt without messages has no session.
 
 The code finds the first messages without decoding the JSON. JSON escapes quotes within strings, so `"user"` with its
-quotes is always a whole string. To find the end of the message after this string, the search follows only strings and
-brackets.
+quotes is always a whole string. From this string on, the search looks only at quotes and brackets until it finds the
+end of the message.
 """
 
 import re
@@ -93,8 +93,8 @@ def _user(messages: bytes) -> int:
 
 
 def _end_of_plain(messages: bytes, start: int) -> int:
-    """If the message ends after the string that begins at `start`, return the offset after the message; otherwise
-    return -1."""
+    """Find the end of the string that begins at `start`. If the message ends immediately after this string, return the
+    offset after the message; otherwise return -1."""
     quote = messages.find(b'"', start)
     if quote > 0 and messages[quote - 1] != BACKSLASH and messages[quote + 1 : quote + 2] == b"}":
         return quote + 2
@@ -103,8 +103,8 @@ def _end_of_plain(messages: bytes, start: int) -> int:
 
 def _end(messages: bytes, at: int) -> int:
     """Return the offset after the message that contains the offset `at`. Find the end by counting brackets outside
-    strings. If this takes more than STEPS quotes, or more than BETWEEN bytes between two strings, return the offset
-    that the search has reached."""
+    strings. The search stops early after STEPS quotes, or if the next BETWEEN bytes have neither a quote nor a bracket.
+    If the search stops early, return the offset that it has reached."""
     plain = CONTENT.match(messages, at)
     end = -1 if plain is None else _end_of_plain(messages, plain.end())
     if end >= 0:
@@ -127,8 +127,8 @@ def _end(messages: bytes, at: int) -> int:
 
 
 def _string(messages: bytes, quotes: int, at: int) -> tuple[int, int]:
-    """Return the number of quotes seen so far (`quotes` and those in this string), and the offset after the string that
-    begins at `at`."""
+    """Find the end of the string that begins at `at`. Return the sum of `quotes` and the number of quotes in this
+    string, and the offset after the string."""
     while quotes < STEPS:
         quote = messages.find(b'"', at)
         if quote < 0:

@@ -174,7 +174,7 @@ def _clients(spec: Spec, where: str, notes: list[str]) -> Json:
 
 class _Source(Client):
     """A client of BLIS, or several clients of a tenant that differ only in the prefix group, merged into one. `groups`
-    has the rate fraction of each prefix group."""
+    maps each prefix group to the `rate_fraction` of its client."""
 
     groups: dict[str, float] = msgspec.field(default_factory=dict)
 

@@ -44,8 +44,8 @@ def smooth(points: Points) -> dict[int, dict[int, int]]:
 def _envelope(
     points: Points, rows: list[int], places: list[int], extreme: Callable[[list[int]], int]
 ) -> dict[tuple[int, int], int]:
-    """Return the maximum or minimum (`extreme`) for every row and column. The extreme covers all points up to and
-    including this row in `rows` and this column in `places`."""
+    """Return a value for every row in `rows` and every column in `places`: the `extreme` (maximum or minimum) of all
+    points that are in this row or an earlier row of `rows`, and in this column or an earlier column of `places`."""
     extremes: dict[tuple[int, int], int] = {}
     above: dict[int, int] = {}
     for row in rows:

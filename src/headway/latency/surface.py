@@ -19,10 +19,10 @@ class Curve:
     """The values of a surface along the second count, for one value of the first count.
 
     The curve consists of linear pieces, each between two neighbouring nodes. The slope of a piece must be an integer.
-    Therefore the value at its left end is rounded up, and the value at its right end down, to a multiple of its length.
-    If the left value is then higher than the right value, the slope of the piece is 0. So a piece stays between the
-    values of its nodes, and the curve of a larger first count is never lower. At a node itself, the curve has the exact
-    value of the node. Between nodes, the error is below one picosecond per token of the piece's length.
+    Therefore both end values of a piece are rounded to multiples of the piece's length: the left value up, the right
+    value down. If the left value is then higher than the right value, the slope of the piece is 0. So a piece stays
+    between the values of its nodes, and the curve of a larger first count is never lower. At a node itself, the curve
+    has the exact value of the node. Between nodes, the error is below one picosecond per token of the piece's length.
     """
 
     __slots__ = ("nodes", "slopes", "starts", "values")

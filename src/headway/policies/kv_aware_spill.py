@@ -95,7 +95,7 @@ class KvAwareSpill(Believer):
 
     @staticmethod
     def most(instances: Sequence[InstanceView], hits: list[int]) -> int:
-        """Return the most blocks of the prompt that one of the instances holds."""
+        """Return the highest number of the prompt's blocks that any one of the instances is believed to hold."""
         return max([hits[view.index] for view in instances])
 
     def terms(self, instances: Sequence[InstanceView], hits: list[int], blocks: int, peak: float) -> list[Terms]:

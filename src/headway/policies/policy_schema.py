@@ -66,8 +66,8 @@ def unknown_parameters(stage: str) -> Json:
 
 
 def described(entry: Entry, definitions: Definitions, **more: Json) -> Json:
-    """Return the schema of a mapping that describes a policy: its name, the keys in `more`, which are required too, and
-    its parameters."""
+    """Return the schema of a mapping that describes a policy. The mapping must have the policy's name and the keys in
+    `more`, and may have the policy's parameters."""
     name = {"const": entry.name, "description": entry.summary}
     return {
         "title": entry.name,

@@ -288,8 +288,8 @@ class PrefixIndex:
         return True
 
     def extend(self, instance: int, key: int, start: int, end: int) -> None:
-        """Record that an instance reports the blocks of a run from its first block `start` up to `end`. They become the
-        most recently used. Other runs before this one may be missing."""
+        """Record that an instance reports the blocks `start` to `end` of a run, where `start` is the run's first block.
+        These blocks become the most recently used. The instance may lack the runs before this one."""
         self._holes = True
         holders = self._holders.setdefault(key, {})
         held = holders.get(instance)

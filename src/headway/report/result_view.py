@@ -33,8 +33,8 @@ Charts = Callable[[], Sequence[Figure]]
 
 
 class View(Struct, frozen=True):
-    """What people see of a result. If `charts` does not have the name that a user asks for, such as the path of a
-    figure, `draw` returns the charts of that name."""
+    """What people see of a result. A user asks for charts by a name in `charts` or by the path of a figure. For the
+    path of a figure, `draw` returns the charts."""
 
     page: RenderableType
     charts: Mapping[str, Charts] = {}  # functions that return charts, by name; the default chart is first

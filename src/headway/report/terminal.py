@@ -29,8 +29,8 @@ C = TypeVar("C")
 
 
 def wrap(label: str, width: int) -> str:
-    """Return the label, broken into lines of at most `width` characters. Only a piece of a word that cannot be broken
-    may make a line longer."""
+    """Return the label, broken into lines of at most `width` characters. A word that is longer than `width` may also
+    break after `:` and `=`. A line is longer than `width` only if it cannot be broken."""
     lines = [""]
     for word in words(label):
         for part in [word] if len(word.rstrip()) <= width else PARTS.findall(word):

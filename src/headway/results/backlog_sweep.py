@@ -1,4 +1,5 @@
-"""Follows through a run the backlog of one instance, and the part of it that the bursts of each tenant left.
+"""Computes the backlog of one instance at each time of a run, and the part of this backlog that each tenant's bursts
+left.
 
 The definitions are those of the finding `tenant_burst`. Each event takes constant time, however many tenants burst. For
 this, the remaining work of tenant k's bursts is stored as `weights[k]` · `scale`: a change of `scale` shrinks the work

@@ -216,7 +216,8 @@ class DecisionLog:
 
 
 def _by_tier(signals: dict[str, list[Any]], count: int) -> list[dict[str, int]]:
-    """Return the use of each candidate's stores, from the columns of the stores. -1 means that it has no such store."""
+    """Return for each candidate how many blocks of each of its stores are in use. `signals` has one column for each
+    store, with the value -1 for a candidate that does not have the store."""
     stores = {name.partition(".")[2]: values for name, values in signals.items() if "." in name}
     if not stores:
         return []
@@ -325,7 +326,7 @@ def _store_used(store: str, view: InstanceView) -> int:
 
 def recorded_signals(reported: Collection[str]) -> list[str]:
     """Return the signals to record with decisions: the signals of RECORDED that the run maintains, and the signals that
-    the estimates need. Derived signals follow from the requests."""
+    the estimates need. Derived signals are left out, because they are computed from the requests after the run."""
     signals = [SIGNALS[name] for name in (*RECORDED, "inflight_tokens")]
     return [
         signal.name

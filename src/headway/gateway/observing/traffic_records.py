@@ -77,8 +77,8 @@ class Records:
         return {backend.place: _engine(backend) for backend in self.fleet.members}
 
     def _on_change(self, backend: Backend, what: str) -> None:
-        """Add an engine that joins to the chapters. If the current chapter already has an engine with another name at
-        the same place, begin a new chapter first."""
+        """If an engine has joined, add the engine to all open chapters. If the current chapter already has an engine
+        with another name at the same place, begin a new chapter first."""
         if what != "joined":
             return
         known = self.current.engines.get(backend.place)
@@ -160,7 +160,8 @@ class Records:
             self.roll()
 
     def bind(self, context: Context, cluster: ClusterView, reported: Collection[str]) -> None:
-        """Use the context of new policies. Unless this is the first call, begin a new chapter."""
+        """Record decisions of new policies from now on: use the context that these policies received. Unless this is
+        the first call, begin a new chapter."""
         again = self.bound is not None
         self.bound = context, cluster, tuple(reported)
         for chapter in self.pending:

@@ -1,8 +1,9 @@
 """Statistics of a canary: results of its requests and of the other requests, their difference, and the verdict.
 
-The two sides are the canary and the live policies. Each side is counted by second. Consecutive seconds are collected
-until both sides have a few requests; then these seconds form a pair. The difference between the means of the two sides
-in a pair is one value of a paired comparison, so that changes of load cancel out.
+The two sides are the canary and the live policies. The results of each side are counted for each second. Consecutive
+seconds are joined to a period in which both sides have a few requests. The results of the two sides in such a period
+are a pair. Each pair gives one difference of the mean TTFT and one of the error rate: the canary's value minus the live
+value. Both sides of a pair are measured at the same time, so changes of load cancel out.
 """
 
 from __future__ import annotations

@@ -114,7 +114,8 @@ class Candidate:
         self.why = one_line(error)
 
     def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a method of the policy. While there is a lock, the policy cannot write to the views that it sees."""
+        """Call a method of the policy. During the first decisions of a user's policy, `lock` is set, and a policy that
+        writes to a view gets an error."""
         if self.lock is None:
             return method(*arguments)
         self.lock.instances = self.stage.cluster.instances

@@ -35,8 +35,8 @@ log = logging.getLogger("headway.gateway")
 
 
 class Shadows:
-    """The shadow candidates. While there is a candidate, the control plane reports each decision to this object, which
-    is one of its journals."""
+    """The shadow candidates. While there is a candidate, this object is one of the control plane's `journals`, to which
+    the control plane reports each decision."""
 
     def __init__(self, clock: Clock, plane: Plane, journals: list[Journal]) -> None:
         self.clock, self.plane, self.journals = clock, plane, journals

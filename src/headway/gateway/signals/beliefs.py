@@ -102,8 +102,8 @@ class Beliefs:
         self.bind(indexes)
 
     def bind(self, indexes: Sequence[PrefixIndex]) -> None:
-        """Switch to the prefix indexes of other policies. An index that is new here gets only the blocks that instances
-        have reported."""
+        """Switch to the prefix indexes of other policies. If an index was not in use before, replace its blocks of each
+        publishing instance by the blocks that the instance has reported."""
         dates = []
         for index in indexes:
             old = [at for at, known in enumerate(self.indexes) if known is index]
@@ -160,7 +160,7 @@ class Beliefs:
 
     def _give_up(self, instance: int, publisher: Publisher) -> int:
         """Stop waiting for reports on the oldest pending prompt. Drop its unreported blocks, except those that other
-        pending prompts contain too. Return how many of its keys were watched."""
+        pending prompts contain too. Return the number of keys in its `watched`."""
         sent = publisher.pending.popleft()
         self._drop(instance, publisher, sent, publisher.watched)
         return len(sent.watched)

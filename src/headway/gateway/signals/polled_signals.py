@@ -147,8 +147,9 @@ class EngineSignals:
     # --- figures -----------------------------------------------------------------------------------------------------
 
     def take_page(self, backend: Backend, page: str, then: Counts | None = None) -> dict[str, Any]:
-        """Apply a metrics page. `then` has the gateway's counts at the time of the page's values. With `then`, add the
-        requests sent since that time to the queue, and pass on the number of requests that have ended since."""
+        """Apply a metrics page. `then` has the gateway's counts at the time of the page's values. If `then` is given,
+        increase the reported queue by the number of requests that were sent since that time, and report to the plane
+        how many requests have ended since that time."""
         now, reading = self.clock.now_ps(), self.readings.setdefault(backend, Reading())
         figures = parse(page, backend.spec.engine, self.settings.watts)
         signals = reading.signals_of(figures, backend.view, self.plane.block_tokens, now)

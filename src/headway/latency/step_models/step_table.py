@@ -135,8 +135,8 @@ def _run(surface: Surface, count: int, place: int, beside: int = 0) -> Run:
 
 
 def _highest(run: Run, others: Sequence[Run]) -> Run:
-    """Return the run of steps whose first step is the longest. The returned run ends before another run has a longer
-    step, and not later than any of the other runs."""
+    """Return the run of steps whose first step is the longest, cut to fewer steps if necessary. It is cut before the
+    first step that is longer in another run, and it has at most as many steps as the shortest run."""
     first, increment, k_max = max(run, *others)
     for value, rise, steps in (run, *others):
         k_max = min(k_max, steps)

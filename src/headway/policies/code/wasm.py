@@ -120,7 +120,7 @@ class Started:
 
 
 def _first(error: Exception) -> str:
-    """Return the line of an error message that names the cause."""
+    """Return one line of an error's message: the line that names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line.split(": ", 1)[1] for line in lines if line.startswith(("0: ", "1: ", "2: ")) and ": " in line]
     texts = [line for line in lines if "wasm trap" in line] or causes[-1:] or lines[:1]

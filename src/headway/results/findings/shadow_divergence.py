@@ -2,17 +2,18 @@
 
 `headway.results.shadow` defines which requests diverge, as in the section `shadow` of the summary. An unexpected miss
 is a request whose belief was too high, an unexpected hit is one whose belief was too low. Misses and hits have separate
-findings. The tokens of a finding are Σ |Qᵢ − Hᵢ| over its requests. Their base is Σ Qᵢ over all requests that started,
-for misses, or Σ Hᵢ, for hits. A finding needs tokens of at least a fraction of the base: `LEAST_MISSED` for misses,
-`LEAST_UNKNOWN` for hits. The latter is larger: most routers do not know generated tokens, so that every healthy run of
-conversations has unexpected hits. Severity of misses: the tokens divided by the base, which is the fraction of the
-believed tokens that the router believed in vain. Severity of hits: half of that quotient, because an unexpected hit
-does no harm.
+findings. For request i, Qᵢ is the number of prompt tokens that the router believed cached, and Hᵢ is the number that
+was cached. The tokens of a finding are Σ |Qᵢ − Hᵢ| over its requests. The base of the misses is Σ Qᵢ over all requests
+that started; the base of the hits is Σ Hᵢ over these requests. A finding needs tokens of at least a fraction of the
+base: `LEAST_MISSED` for misses, `LEAST_UNKNOWN` for hits. The latter is larger: most routers do not know generated
+tokens, so that every healthy run of conversations has unexpected hits. Severity of misses: the tokens divided by the
+base. Severity of hits: half of that quotient, because an unexpected hit does no harm.
 
 To say since when the belief drifts, the time from the first dispatch to the last is cut into at most `SLICES` equal
 slices of at least one second. A slice drifts if its tokens are at least the same fraction of its base. If the last
-slice with a base drifts, the finding begins with the series of drifting slices that ends there; slices without a base
-do not interrupt the series. Otherwise the finding begins with the first request that diverges.
+slice with a base drifts, the drifting slices that lead up to it form a series, and the finding begins with the first
+of them; slices without a base do not interrupt the series. Otherwise the finding begins with the first request that
+diverges.
 """
 
 from collections import Counter
