@@ -52,7 +52,7 @@ class GapCounts:
         self.total_ps = double // 2
 
     def _settle(self, counted: dict[int, int]) -> None:
-        """Add to `counted` the gaps of those progressions that belong to more than one bucket. Raise if any count is
+        """Add to `counted` the gaps of each progression that extends over more than one bucket. Raise if any count is
         negative."""
         shift = self._shift
         crossing = self._crossing

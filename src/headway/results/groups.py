@@ -127,7 +127,8 @@ def jain(shares: Sequence[int]) -> float | None:
 
 
 def sessions(recorder: Recorder, warmup: int) -> Json:
-    """Return the section of sessions that begin after the warm-up. A retried turn counts with its last attempt."""
+    """Return the section of sessions that begin after the warm-up. If a turn was retried, only the outcome of its last
+    attempt counts."""
     begun = max(recorder.session[:warmup], default=-1) + 1  # number of sessions that begin during the warm-up
     count = len(recorder.names["session"]) - begun
     first, last = [-1] * count, [-1] * count

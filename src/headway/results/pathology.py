@@ -45,7 +45,8 @@ class Pathology:
         return sections
 
     def groups(self, codes: Sequence[int], count: int) -> list[_Sums]:
-        """Return the sums of each group. `codes` has the group of each request; `count` is the number of groups."""
+        """Return the counts and the waiting times of each group of requests. `codes` has the group of each request;
+        `count` is the number of groups."""
         requests, warmup = self.requests, self.warmup
         codes = codes[warmup:]
         arrived = Counter(codes)

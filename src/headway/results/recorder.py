@@ -247,7 +247,7 @@ class Targets(Struct, frozen=True):
 
 
 class PoolFacts(Struct, frozen=True):
-    """Equal instances that scale together: at most `maximum`, with indexes from `first` on."""
+    """Equal instances that scale together. There are at most `maximum` of them, and their indexes begin at `first`."""
 
     id: str
     first: int

@@ -31,7 +31,8 @@ class QueueLimit(Struct, frozen=True, gc=False):
 
     `prompt`: the instance computes another prompt in chunks. `tokens`: the step has no tokens left. `slots`: the batch
     is full. `kv`: there are too few free blocks. `adapter`: no adapter slot is free. `handover`: the decode instance
-    accepts no more requests. An empty string means that no request waits, or only until the current step ends."""
+    accepts no more requests. If `limit` is empty, no request waits, or the first one waits only until the current step
+    ends."""
 
     at_ps: int
     instance: int
@@ -108,8 +109,8 @@ class Counterfactual(Struct, frozen=True):
 
     @property
     def changed(self) -> int:
-        """The alternative's instance that differs from the actual choice: its decode instance or, if that is the same,
-        its prefill instance."""
+        """The instance that the alternative uses instead of the chosen one. If the decode instances differ, this is the
+        decode instance of the alternative; otherwise, it is the prefill instance of the alternative."""
         return self.alternative if self.alternative != self.chosen else self.alternative_prefill
 
     @property

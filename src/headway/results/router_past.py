@@ -1,5 +1,5 @@
-"""What the routers knew of their past at a decision: totals, the request's tenant, and recent latencies. It follows
-from the columns of the requests, so that neither a run nor a gateway has to record it.
+"""What the routers knew of their past at a decision: totals, the request's tenant, and recent latencies. All of this is
+computed from the columns of the requests, so neither a run nor a gateway has to record it.
 
 The definitions are those of the views (`Totals`, `TenantView`, `Recent`), but over all routers of the run. The request
 that is being routed is neither queued nor in flight.
@@ -29,7 +29,7 @@ class RouterState(Struct, frozen=True, gc=False):
 
 
 class TenantState(Struct, frozen=True, gc=False):
-    """The tenant of a request at the request's decision."""
+    """The state of a request's tenant when the request is routed."""
 
     name: str
     slo_class: str  # SLO class of the request
@@ -40,8 +40,9 @@ class TenantState(Struct, frozen=True, gc=False):
 
 
 class RecentSum(Struct, eq=False, gc=False):
-    """Amounts over time: sorted times, and the sum of all amounts up to each of them. `total` and `mean_s` are those of
-    the window that ends at a time from `since` until before `until`, which is where decisions asked last."""
+    """Amounts over time: sorted times, and the sum of all amounts up to each of them. `total` and `mean_s` belong to
+    the window that a decision asked for last. They are also valid for every window that ends at or after `since`, but
+    before `until`."""
 
     times: list[int]
     sums: list[int]
@@ -79,8 +80,8 @@ class Arrivals(Struct):
 
 class RouterPast:
     """The past of a run's routers. `decided` has the request of each decision, in order. `queues` says whether requests
-    wait in a queue at the router; then, all arrivals of an instant precede its decisions. Otherwise, each request is
-    routed when it arrives."""
+    wait in a queue at the router. If they do, all arrivals at an instant come before all decisions at that instant.
+    Otherwise, each request is routed when it arrives."""
 
     def __init__(self, requests: Table, decided: Sequence[int], queues: bool) -> None:
         self.queues = queues

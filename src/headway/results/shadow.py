@@ -54,7 +54,7 @@ def shadow(requests: RequestColumns, facts: RunFacts) -> Json:
 def divergences(
     believed: list[int], cached: list[int], prompts: list[int], tolerance: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield the place of each request that diverges, and its Q − H: positive if the belief was too high."""
+    """Yield the position of each request that diverges, and its Q − H, which is positive if the belief was too high."""
     differs = map(ne, believed, cached)  # most beliefs are exact; skip those requests quickly
     for place in compress(range(len(believed)), differs):
         prompt, actual = prompts[place], cached[place]

@@ -194,7 +194,8 @@ def check(folder: str | Path, kind: str = "run", read: Callable[[Path], object |
 
 
 def has(folder: str | Path, key: str, trace: str) -> bool:
-    """Return whether this version of Headway wrote a run with this key, and with at least the detail of `trace`."""
+    """Return whether the folder has a run with this key that this version of Headway wrote. The trace level of the run
+    must be at least `trace`."""
     known = manifest(folder)
     if known is None or (known.format, known.headway, known.key) != (FORMAT, __version__, key):
         return False

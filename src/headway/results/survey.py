@@ -148,8 +148,8 @@ def best_holder(decision: Decision) -> int:
 
 
 def spoke_most(decision: Decision, chosen: int, other: int, weights: dict[str, float]) -> str | None:
-    """Return the scorer or term that contributed most to the choice of `chosen` over `other`. If there are fewer than
-    two, or none preferred `chosen`, return None."""
+    """Return the scorer or term that contributed most to the choice of `chosen` over `other`. If the decision has fewer
+    than two scorers or terms, or if none of them preferred `chosen`, return None."""
     parts = terms(decision, weights)
     if len(parts) < 2:
         return None
@@ -164,8 +164,9 @@ def spoke_most(decision: Decision, chosen: int, other: int, weights: dict[str, f
 
 
 def terms(decision: Decision, weights: dict[str, float]) -> dict[str, list[float | None]]:
-    """Return the scores whose weighted sum is the total. If a policy with a single score lists its terms, these are the
-    terms; but if they do not add up, as the factors of a product, return the score alone."""
+    """Return the scores whose weighted sum is the total. If a policy has a single score and lists the terms of this
+    score, return these terms. If the terms do not add up to the score, for example because they are factors of a
+    product, return the score alone."""
     total = decision.scores.get(TOTAL)
     if total is None or len(decision.scores) == 1:
         return decision.scores

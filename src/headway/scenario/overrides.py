@@ -108,9 +108,9 @@ def _put_scorer(spec: Json, key: str, keys: list[str], value: Any, where: str) -
 
 
 def policy_file(path: Path) -> tuple[Json, str | None, list[Json] | None]:
-    """Return the content of a policy file as (policies by stage, `routing-policy`, `routing-scorers`). A bundle has
-    only policies, so the other two are None. Any other policy file has only these two, so the mapping of policies is
-    empty. Relative paths in the file resolve against the folder of the file."""
+    """Return the content of a policy file as (policies by stage, `routing-policy`, `routing-scorers`). For a bundle,
+    the last two are None. For any other policy file, the mapping of policies is empty. Relative paths in the file
+    resolve against the folder of the file."""
     document = read_yaml(path)
     if is_bundle(document):
         bundle = Bundle.read(path)

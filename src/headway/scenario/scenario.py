@@ -94,8 +94,8 @@ class Policies(Struct, frozen=True):
         return registry.build(stage, getattr(self, stage), f"policies.{stage}")
 
     def explicit(self, stage: str, auto: bool = False) -> Json:
-        """Return the name and all parameters of a stage's policy, including defaults. `auto` says whether the defaults
-        of the scenario make omitted numbers such as `lru_blocks` `auto`."""
+        """Return the name and all parameters of a stage's policy, including defaults. If `auto` is set, an omitted
+        number such as `lru_blocks` is returned as the string "auto" instead of its default."""
         return _explicit(stage, getattr(self, stage), f"policies.{stage}", auto)
 
     def resolved(self, auto: bool = False) -> Json:
@@ -151,7 +151,8 @@ class SignalSpec(Struct, frozen=True):
 
     @classmethod
     def dated(cls, defaults: Defaults, section: Json | None = None) -> Json:
-        """Return a section with the keys that a set of defaults supplies."""
+        """Return the `signals` section. If the section does not set a key that the set of defaults supplies, add that
+        key."""
         dated = {"poll_interval": duration_text(defaults.poll_interval_ps), "effective_load": defaults.effective_load}
         section = cls.expand(section or {}, "signals")
         return dated | ({"belief": defaults.belief} if "kv_event_delay" in section else {}) | section

@@ -29,7 +29,8 @@ TRACE: Final = "trace"  # text of a scenario that replays a trace
 
 
 class Option(Struct, frozen=True):
-    """A value of a starter that the user may choose. Without a question, users in a terminal are not asked for it."""
+    """A value of a starter that the user may choose. If `question` is empty, users in a terminal are not asked for this
+    value."""
 
     question: str
     default: Any
@@ -156,8 +157,8 @@ def _template(stage: str) -> str:
 
 
 def _trace(file: Any, columns: Any, path: Path) -> dict[str, str]:
-    """Return the fields of a starter that replays a trace. If it is a table of the user's own, it needs a mapping of
-    its columns: the one in `columns`, or a guess."""
+    """Return the fields of a starter that replays a trace. If the trace is a table of the user's own, the starter needs
+    a mapping of the table's columns: the one in `columns`, or a guess."""
     trace = Path(str(file)).expanduser()
     if not trace.exists():
         raise HeadwayError(f"{file}: there is no such trace.")
@@ -172,7 +173,7 @@ def _trace(file: Any, columns: Any, path: Path) -> dict[str, str]:
 
 
 def _check_known(trace: Path) -> None:
-    """Raise if the format of a trace is unknown. If it is a table, the error says how to map its columns."""
+    """Raise if the format of a trace is unknown. If the file is a table, the error says how to map its columns."""
     try:
         detect(trace)
     except HeadwayError as error:

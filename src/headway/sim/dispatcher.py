@@ -291,7 +291,8 @@ class Dispatcher:
             self.set_timer()
 
     def end_flight(self, now: int, row: int, outcome: str, output_tokens: int, in_step: bool) -> None:
-        """Tell the router that a request has left its instance: with a step of the instance, or between steps."""
+        """Tell the router that a request has left its instance. If `in_step` is set, the request left at the end of a
+        step, otherwise between steps."""
         if self.signals.counts_ends:
             flight = self.control.flight(row)
             for view in (flight.view, flight.prefill):

@@ -168,7 +168,8 @@ class KvCache:
         self._store(key, chain)
 
     def add(self, key: int, start: int, end: int, holds: list[Hold], priority: float = 0.0) -> None:
-        """Cache computed blocks, except those whose content is cached already. Append the cached blocks to `holds`."""
+        """Cache computed blocks, except those whose content is cached already. Append the newly cached blocks to
+        `holds`."""
         first = self.pieces.get(key)
         if first is None:
             self.pieces[key] = Piece(key, start, end, 1)
@@ -313,7 +314,8 @@ class KvCache:
         self._store(key, parts[::-1])
 
     def remove(self, holds: list[Hold], blocks: int) -> list[Stretch]:
-        """Release all `blocks` blocks of a request. Remove and return the content without another holder."""
+        """Release all blocks of a request; `blocks` is their number. Remove and return the content without another
+        holder."""
         removed: list[Stretch] = []
         self.release(holds, blocks, removed)
         removed.reverse()

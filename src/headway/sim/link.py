@@ -51,9 +51,9 @@ class Link:
         self.moved_bytes = 0
 
     def start(self, now: int, amount: int, load: Load | None = None, after: int = 0) -> int:
-        """Start a transfer, and return the progress at which it leaves the link. A `load` that waits for the transfer
-        also waits for the load's earlier transfers. These have left the link when `progress` reaches `after`. A
-        transfer takes at least one picosecond."""
+        """Start a transfer, and return the progress at which it leaves the link. If a `load` waits for the transfer, it
+        also waits for its own earlier transfers, which have left the link when `progress` reaches `after`. A transfer
+        takes at least one picosecond."""
         leaving = self.leaving
         alone_ps = -(-amount * PS_PER_SECOND // self.bandwidth) or 1
         if self.clear_ps <= now and not self.awaited:  # the link is idle, as in most cases: a short form of `settle`
@@ -142,7 +142,8 @@ class TracedLink(Link):
         self.followed = 0  # number of moves so far
 
     def follow(self, goal: int, move: KvMove) -> None:
-        """Set `end_ps` of the move when its transfer, which leaves the link at `goal`, has arrived."""
+        """Set `end_ps` of the move when its transfer has arrived. The transfer leaves the link when `progress` reaches
+        `goal`."""
         self.followed += 1
         heappush(self.moves, (goal, self.followed, move))
 

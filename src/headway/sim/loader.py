@@ -1,7 +1,7 @@
 """Loads the blocks of requests from stores below the GPU, or from another instance.
 
-When the turn of a request with such blocks comes, the request leaves the queue and allocates GPU blocks for the content
-that it loads. Other requests continue meanwhile. When all its blocks have arrived, the request is ready, and enters the
+If a request has blocks to load when its turn comes, it leaves the queue and allocates GPU blocks for the content that
+it loads. Other requests continue meanwhile. When all its blocks have arrived, the request is ready, and enters the
 batch before the requests in the queue.
 """
 

@@ -32,8 +32,8 @@ class Signals:
     """Fresh signals: they show the current state of the instances."""
 
     def __init__(self, instances: list[Instance], policies: list[Any], scalers: Sequence[Any] = ()) -> None:
-        """`scalers` are scaling policies. If no other policy reads KV use, KV use is computed only when the scaling
-        policies decide."""
+        """`scalers` are scaling policies. If only scaling policies read KV use, it is computed only when they
+        decide."""
         decides = [name for policy in policies for name in entry_of(policy).reported]
         reads = decides + [name for policy in scalers for name in entry_of(policy).reported]
         self.instances = instances
@@ -92,8 +92,8 @@ class Signals:
             view.reload_rate = tiers.up.rate(at, before)
 
     def refresh_power(self, now: int) -> None:
-        """Write the busy fraction over the last 5 s and the mean power over the last 30 s. If the first decision was
-        more recent than that, use the time since the first decision."""
+        """Write the busy fraction over the last 5 s and the mean power over the last 30 s. If one of these windows
+        would begin before the first decision, it begins at the first decision instead."""
         if self.origin < 0:
             self.origin = now
         origin = self.origin
@@ -192,8 +192,9 @@ class PolledSignals(Signals):
         self.recent.append((now, view))
 
     def on_ended(self, now: int, view: InstanceView, in_step: bool) -> None:
-        """Count a request that has left an instance, if the tick in the views still includes the request. A tick at
-        `now` comes after the steps that end at `now`, so it still includes only requests that leave between steps."""
+        """Count a request that has left an instance, if the tick that the views show still includes the request. A tick
+        at `now` comes after the steps that end at `now`. So it no longer includes requests that left at the end of
+        these steps, but it still includes requests that left between steps."""
         if not in_step:
             self.ended_between.append((now, view))
         elif now > self.tick:

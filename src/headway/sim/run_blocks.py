@@ -124,8 +124,8 @@ class RunBlocks:
         self.offer(job, (job.computed + want * steps) // size, at)
 
     def offer(self, job: Job, end: int, at: int, order: int = STEP_END) -> None:
-        """Cache the computed blocks up to `end`, except those whose content is cached already. They become hits at time
-        `at`; `order` is their order among the events of that instant."""
+        """Cache the computed blocks up to `end`, except those whose content is cached already. Requests can hit these
+        blocks from time `at` on; `order` is the blocks' order among the events of that instant."""
         first = start = job.cached_to
         if end <= start or not self.caching:
             return

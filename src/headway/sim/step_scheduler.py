@@ -67,8 +67,8 @@ class StepScheduler:
         self.preempted: Reporter | None = None  # set if a policy observes preemptions
 
     def form_step(self, now: int) -> bool:
-        """Choose the requests of the next step. Return whether the following step may have other requests, even if no
-        event happens until then."""
+        """Choose the requests of the next step. Return whether the step after it may have different requests even if no
+        event happens in between."""
         batch, cache = self.batch, self.cache
         self.run.chunks = []
         once = shut = False

@@ -265,8 +265,8 @@ def _end(spans: list[Span], end: int) -> int:
 
 
 def _last(spans: list[Span], came: Span) -> int:
-    """Return the position in `spans` of the last span that remains from the put of `came`. If no span remains, return
-    -1."""
+    """Return the position in `spans` of the last part that remains of `came`, a span as it was put. If no part remains,
+    return -1."""
     place = _end(spans, came[1]) - 1
     while place >= 0 and spans[place][2] != came[2]:
         place = place - 1 if spans[place][0] > came[0] else -1

@@ -85,7 +85,8 @@ class Bench:
     """Instances for a policy under test. `watch` records which signals the methods of the policy read."""
 
     def __init__(self, count: int = 4, *, pairs: bool = False) -> None:
-        """Create the instances. If `pairs` is set, the first half only prefills and the second half only decodes."""
+        """Create the instances. If `pairs` is set, the first half of the instances only prefills, and the second half
+        only decodes."""
         self.watch = Watch()
         self.views = [
             WatchedView(

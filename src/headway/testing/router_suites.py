@@ -36,7 +36,8 @@ class PrioritySuite(RouterSuite):
 
 
 class FlowSuite(RouterSuite):
-    """Tests of a flow-control policy: in addition, they check that no request leaves the queue twice."""
+    """Tests of a flow-control policy. In addition to the tests of every router stage, they check that no request leaves
+    the queue twice."""
 
     stage = "flow"
 

@@ -100,8 +100,8 @@ TINY: Final = {"rate": "2000/s", "prompt_tokens": 8, "output_tokens": 4}
 
 
 def meanwhile(policies: Json) -> Json:
-    """Return policies for the warm-up, which spread requests evenly. They differ from `policies`. Therefore the gateway
-    swaps its policies after the warm-up, and `policies` start without state."""
+    """Return policies for the warm-up, which spread requests evenly. They differ from `policies`, so the gateway must
+    swap its policies after the warm-up. Therefore `policies` start without state."""
     return {"routing": "round-robin" if "least-loaded" in str(policies["routing"]) else "least-loaded"}
 
 

@@ -48,15 +48,15 @@ class ClusterView:
         return self._totals
 
     def keep(self, tenants: Mapping[str, TenantView] | None, totals: Totals | None) -> None:
-        """Set the tenants and totals that policies can read. If no policy declares one of the two, pass None for it, so
-        that reading it raises an error."""
+        """Set the tenants and totals that policies can read. If no policy declares the tenants, pass None for
+        `tenants`, so that reading them raises an error. The same applies to `totals`."""
         self._tenants = tenants
         self._totals = totals
 
 
 def is_burst(short: int, long: int, age_ps: int) -> bool:
-    """Return whether a tenant sends a burst. `short` and `long` are its requests in the last second and in the last
-    10 s; `age_ps` is the time since its first request."""
+    """Return whether a tenant sends a burst. `short` and `long` are the numbers of its requests in the last second and
+    in the last 10 s; `age_ps` is the time since its first request."""
     if short < BURST_LEAST:
         return False
     span_ps = max(SHORT_PS, min(WINDOW_PS, age_ps))

@@ -295,8 +295,8 @@ class InstanceView:
         """Return the seconds to compute the pending prefill tokens and `tokens` more.
 
         The prefill is split into steps of at most max_batch_tokens. In each step, every running sequence also decodes
-        one token. The contexts of the running sequences are assumed to sum to the prompt tokens in flight that are no
-        longer pending. The estimator returns the time of a step.
+        one token. The total context of the running sequences is assumed to be the prompt tokens in flight minus the
+        pending prefill tokens. The estimator returns the time of a step.
         """
         return self.estimate(tokens, self.running, self.pending_prefill_tokens, self.inflight_tokens)
 

@@ -17,7 +17,8 @@ LONGEST_NAME: Final = 100
 
 
 class Share(Struct, frozen=True):
-    """An adapter and its weight: the fraction of a tenant's sessions that request it is proportional to the weight."""
+    """An adapter and its weight. Among a tenant's sessions, the fraction with this adapter is proportional to the
+    weight."""
 
     adapter: str | None = None  # None: the model without an adapter
     weight: float = 1.0

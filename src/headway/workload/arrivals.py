@@ -126,8 +126,8 @@ def explicit(arrival: Arrival) -> str | Json:
 
 
 def base_rate(arrival: Arrival, rate: Fraction | None, where: str = "arrival") -> Fraction | None:
-    """Return `rate`. If the process has an interval instead, return its size divided by the interval.
-    For a trace without a rate, return None."""
+    """Return `rate`. If the process has an interval instead of a rate, return its `size` divided by the interval. For a
+    trace without a rate, return None."""
     if arrival.interval is not None:
         if rate is not None:
             raise HeadwayError(
@@ -164,7 +164,7 @@ def _even(totals: Iterator[int], unit: int, rate: Fraction) -> Iterator[int]:
 
 
 def _totals(arrival: Arrival, rng: Random) -> tuple[Iterator[int], int]:
-    """Return the arrival times as whole numbers, and their scale: the number that stands for one mean gap."""
+    """Return the arrival times as whole numbers, and the number that stands for one mean gap."""
     uniform = rng.random
     match arrival.process:
         case "constant":

@@ -177,8 +177,8 @@ class Caches:
         self._stretches += len(starts)
 
     def _forget(self, since: int, until: int) -> None:
-        """Correct the number of blocks in each cache: the blocks whose last use had a number from `since` up to `until`
-        were used again, so that they would be counted twice."""
+        """Subtract the blocks that were used again from the number of blocks in each cache, because they would be
+        counted twice. These are the blocks whose last use had a number from `since` up to `until`."""
         live, floors = self._live, self._floors
         for which in range(len(live)):
             floor = floors[which]
@@ -212,7 +212,7 @@ class Caches:
             entry += 1
 
     def _compact(self) -> None:
-        """Rebuild the log from the current stretches, because it grows whenever blocks are used."""
+        """Rebuild the log from the current stretches, because the log grows whenever blocks are used."""
         lowest = min(self._floors[: len(self._limits)])
         runs = [
             (max(start + shift, lowest), max(start, lowest - shift), end)

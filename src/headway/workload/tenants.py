@@ -205,8 +205,8 @@ def parse_all(top: SenderKeys, tenants: Any) -> list[Tenant]:
 
 
 def fill(own: Json, common: Json, instead: Mapping[str, Sequence[str]]) -> Json:
-    """Return the keys of a section (`own`) and the common keys that it does not override. `instead` maps a key to other
-    keys that it overrides too."""
+    """Return the keys of a section (`own`) and the common keys that it does not override. If the section sets a key of
+    `instead`, it also overrides the common keys that `instead` lists for this key."""
     replaced = [*own, *(other for key in own for other in instead.get(key, ()))]
     return {key: value for key, value in common.items() if key not in replaced} | own
 

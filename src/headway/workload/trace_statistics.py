@@ -82,7 +82,8 @@ def overview(columns: Columns, clock: bool = True) -> Json:
 def arrivals(stamps: Sequence[int]) -> Json:
     """Return statistics of burstiness: the CV of the gaps, the index of dispersion for several window lengths, and the
     ratio of the peak rate to the mean rate per minute. The index of dispersion is the variance of the counts per window
-    divided by their mean. The CV and the index are 1 for Poisson. If the span is too short, a statistic is None."""
+    divided by their mean. For Poisson arrivals, the CV and the index are 1. If the span is too short, a statistic is
+    None."""
     gaps = array("d", ((later - earlier) / PS_PER_SECOND for earlier, later in pairwise(stamps)))
     span = stamps[-1] - stamps[0]
     dispersion: dict[str, float | None] = {}

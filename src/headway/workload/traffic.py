@@ -91,7 +91,7 @@ class Traffic(Protocol):
         ...
 
     def stop(self) -> None:
-        """End the traffic. Add the turns of started sessions that never arrived to `not_issued`."""
+        """End the traffic. Add to `not_issued` the number of turns of started sessions that never arrived."""
         ...
 
     def __iter__(self) -> Iterator[Planned]: ...
@@ -305,7 +305,8 @@ class Sessions:
         return True
 
     def _close(self, live: _Live) -> None:
-        """Add the turns that a session never sent to `not_issued`. If its first turn never arrived, count nothing."""
+        """Add to `not_issued` the number of turns that a session never sent. If the first turn of the session never
+        arrived, add nothing."""
         if live.begun:
             left = live.session.turns_left()
             self.not_issued += left + live.late
@@ -326,7 +327,8 @@ class Sessions:
 
     def _look(self) -> None:
         """Begin the sessions that start before the next planned turn, and set `next_ps` to the time of the next turn.
-        If a session starts at the time of that turn, it begins first only if the index of its source is lower."""
+        If a session starts at the time of that turn, the session begins first only if its source has a lower index than
+        the turn's source."""
         heap, starts = self._heap, self._starts
         while starts:
             at_ps, index, make = starts[0]

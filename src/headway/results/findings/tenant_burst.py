@@ -13,14 +13,15 @@ even after the burst's own requests are done, because the requests behind them a
 
 **Blame.** A late request missed a target, or was rejected, timed out or failed. Without targets, only the last three
 count. A late request blames each other tenant by the mean of U/B over the request's wait, at the instance where the
-request waits. If the request missed its TTFT or got no token, the wait lasts from arrival to first token, otherwise
-to its end. If no instance received the request, U and B are those of all instances together. The blame on a tenant is
-the sum over the late requests of other tenants.
+request waits. If the request missed its TTFT or got no token, the wait lasts from arrival to first token, otherwise to
+its end. If no instance received the request, U and B are computed for all instances together. The blame on a tenant is
+the sum of these means over the late requests of other tenants.
 
-**Finding.** There is a finding for a tenant on three conditions. The blame is at least `LEAST` requests. The blame is
-at least `LEAST_SHARE` of the late requests of other tenants. Other tenants' requests that arrive while work of this
-tenant's bursts remains are late at least `LIFT` times as often as those that arrive while no work of bursts remains.
-Severity: the blame divided by the number of late requests of other tenants.
+**Finding.** A tenant has a finding if three conditions hold. The blame is at least `LEAST` requests. The blame is at
+least `LEAST_SHARE` of the late requests of other tenants. The third condition compares two groups of other tenants'
+requests: those that arrive while this tenant's U is above 0, and those that arrive while every U is 0. The requests of
+the first group are late at least `LIFT` times as often as those of the second. Severity: the blame divided by the
+number of late requests of other tenants.
 """
 
 from bisect import bisect_left
@@ -108,7 +109,7 @@ def find(run: Observed) -> list[Finding]:
 
 
 def _bursts(run: Observed) -> dict[int, Burst]:
-    """Return the bursts of each tenant that bursts; an empty dict if there is only one tenant."""
+    """Return the bursts of each tenant that has bursts. If there is only one tenant, return an empty dict."""
     requests, warmup, count = run.requests, run.warmup, len(run.requests)
     rows_of: defaultdict[int, list[int]] = defaultdict(list)
     for row in range(warmup, count):
@@ -149,7 +150,8 @@ Rows = dict[int, list[int]]
 
 
 class Place(NamedTuple):
-    """The backlog of one instance, or of all instances together, and the counted requests first sent there."""
+    """The backlog of one instance, or of all instances together, and the requests that were first sent there. The lists
+    omit requests of the warm-up and requests in flight."""
 
     sweep: Sweep
     arrived: list[int]  # rows of the requests, in order of arrival
@@ -184,7 +186,8 @@ def _sweep(run: Observed, bursts: dict[int, Burst]) -> dict[int, Place]:
 
 
 def _stays(run: Observed, row: int) -> list[tuple[int, Stay]]:
-    """Return the instances where a request waited or ran, and when. A disaggregated request has two stays."""
+    """Return the instances where a request waited or ran, and when. A request that was handed over has two stays: at
+    its prefill instance, then at its decode instance."""
     requests = run.requests
     begin, handed, end = requests.arrival_ps[row], requests.handed_ps[row], requests.finished_ps[row]
     end = end if end >= 0 else run.ended_ps
@@ -274,7 +277,7 @@ def _suffered(run: Observed, tenant: int, places: dict[int, Place]) -> Suffered:
 
 
 def _within(run: Observed, rows: list[int], period: Period) -> range:
-    """Return the places in `rows` of the requests that arrived within a period."""
+    """Return the positions in `rows` of the requests that arrived within a period."""
     begin, end = (bisect_left(rows, at, key=run.requests.arrival_ps.__getitem__) for at in period)
     return range(begin, end)
 

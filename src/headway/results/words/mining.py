@@ -91,7 +91,8 @@ def mine(run: Material) -> Mined:
 
 def _bad(run: Material) -> tuple[Sequence[int], int | None]:
     """Return for each request whether it is bad, and the TTFT above which a request is slow. With an SLO, a request is
-    bad if it missed the SLO, and the TTFT is None. Without an SLO, a request is bad if it was lost or slow."""
+    bad if it missed the SLO. In this case, the returned TTFT is None. Without an SLO, a request is bad if it was lost
+    or slow."""
     if run.has_slo:
         return run.missed, None
     waits = [run.ttft_ps(row) if flag == 0 else -1 for row, flag in enumerate(run.missed)]

@@ -126,7 +126,7 @@ def _latencies(run: Material) -> list[Line]:
 
 
 def _where_it_went(run: Material) -> Parts:
-    """Write into which parts the TTFT divides. Use the requests that missed their SLO or, if there are none, all
+    """Write how the mean TTFT divides into parts. Use the requests that missed their SLO or, if there are none, all
     requests that got a token."""
     group, number, spans = where_it_went(run)
     if not number:
@@ -148,8 +148,9 @@ def where_it_went(run: Material) -> tuple[str, int, dict[str, float]]:
 
 
 def main_limit(run: Material) -> tuple[str, str, float] | None:
-    """Return the same group of requests, the limit because of which they waited longest in the queues of instances, and
-    its share of that wait. Return None if no limit was recorded."""
+    """Return the group of requests (missed or all), the limit that made these requests wait longest in the queues of
+    instances, and the limit's share of their wait. If no limit was recorded, or if the longest wait was not due to a
+    limit, return None."""
     group, rows = _worst_group(run)
     split = run.observed.split.total(rows)
     waits = {part.removeprefix("queue."): time for part, time in split.items() if part in QUEUED}

@@ -98,8 +98,9 @@ def text_of(parts: Parts) -> str:
 
 
 def phrase(template: str, *facts: Fact | Parts, of: Any = None, source: str = "") -> Parts:
-    """Fill a template. Each `{}` is replaced by the next fact or phrase. Each `{name:kind}` is replaced by a fact: the
-    entry or attribute `name` of `of`, in the format `kind`, with the source `source.name`."""
+    """Fill a template. Each `{}` is replaced by the next fact or phrase. Each `{name:kind}` is replaced by a fact. The
+    value of this fact is the entry or attribute `name` of the argument `of`, its format is `kind`, and its source is
+    `source.name`."""
     if template.count("{}") != len(facts):
         raise ValueError(f"{template!r} has {template.count('{}')} places for {len(facts)} facts.")
     rest = iter(facts)

@@ -48,8 +48,9 @@ def find_format(name: str, where: str) -> Format:
 
 
 def detect(path: pathlib.Path, ask: str | None = None) -> str:
-    """Return the name of a file's format, detected from the first lines. If these are ambiguous, raise an error that
-    suggests to set `ask`, by default the argument `format`."""
+    """Return the name of a file's format, detected from the first lines. If these fit no format or several formats,
+    raise an error that tells the user to set the format. `ask` names the argument, option or key that sets it; the
+    default is the argument `format`."""
     ask = ask or argument("format")
     first = head(path)
     if not first and not path.is_dir():
@@ -81,8 +82,8 @@ def guess_mapping(path: pathlib.Path) -> Columns | None:
 def open_trace(
     path: pathlib.Path, format: str | None = None, options: Options = DEFAULTS, ask: str | None = None
 ) -> Reader:
-    """Open a trace for reading. If `format` is None, detect the format from the content. For errors, `ask` is what sets
-    the format: by default the argument `format`."""
+    """Open a trace for reading. If `format` is None, detect the format from the content. In errors, `ask` names the
+    argument, option or key that sets the format; the default is the argument `format`."""
     ask = ask or argument("format")
     check_ordinary(path)
     if format is None:

@@ -1,4 +1,5 @@
-"""Columns of cells of a user's own table. Columns in a usual form are read at once; other columns cell by cell.
+"""Columns of cells of a user's own table. A column in a usual form is read as a whole; any other column is read cell by
+cell.
 
 Each function gives the same results as the matching function of `cells`, called for every cell. If that function would
 raise `BadRow` for a cell, the function here raises it too.

@@ -108,7 +108,8 @@ def _missing(columns: Columns) -> list[str]:
 
 
 def _usual_columns(path: pathlib.Path) -> Columns:
-    """Return the columns that have a usual name of a field, by field. Fields without such a column are missing."""
+    """Return, for each field, the column that has a usual name of this field. Fields without such a column are
+    missing."""
     plain = {re.sub(r"[\W_]+", "", name.lower()): name for name in reversed(column_names(path))}
     columns: Columns = {}
     for field, usual in FIELDS.items():

@@ -1,8 +1,9 @@
 """A user's own table of requests: CSV, TSV, JSONL or Parquet, with a mapping from fields of a request to columns.
 
 If the rows are in order of arrival, the file is read twice. The first pass checks every row and finds the first
-arrival. The second pass yields the records. As soon as the first pass meets a row that is not in order, it begins again
-and sorts the rows that it checks with a temporary file, so that memory stays bounded and no second pass is necessary.
+arrival. The second pass yields the records. As soon as the first pass meets a row that is not in order, it begins
+again. It then also sorts the checked rows in a temporary file, so that memory stays bounded and no second pass is
+necessary.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def _turn(ends: dict[str, int], row: dict[str, Any], at_ps: int, begun: int) -> 
 
 class Blocks(Struct):
     """Assigns ids to the blocks of the trace, which have `size` tokens each. A block of the gateway may have another
-    size; it always gets the same run of ids."""
+    size. If a block of the gateway occurs again, it gets the same run of ids again."""
 
     size: int
     first: dict[int, int] = field(default_factory=dict)  # key of a gateway block -> first id of its run

@@ -29,7 +29,8 @@ class Contents:
         self.sessions: OrderedDict[str, tuple[int, tuple[Run, ...]]] = OrderedDict()
 
     def add(self, session: str | None, prompt: int, output: int, prefix: str | None, shared: int) -> tuple[Run, ...]:
-        """Return the blocks of a session's next prompt, whose first `shared` tokens may be those of the prefix."""
+        """Return the blocks of a session's next prompt. If this prompt does not repeat the session's last prompt, its
+        first `shared` tokens are those of the prefix."""
         size, tokens = self.size, 0
         runs: tuple[Run, ...] = ()
         known = self.sessions.pop(session, None) if session is not None else None

@@ -27,7 +27,8 @@ class Spec(Struct, frozen=True):
 
 
 def transform(spec: Spec, where: str) -> Transform:
-    """Rename sessions, requests, tenants, models and adapters, renumber blocks, and drop other fields of `extra`.
+    """Rename sessions, requests, tenants, models and adapters, renumber blocks, and drop all fields of `extra` except
+    the adapter, `tool_tokens` and `system_tokens`.
 
     New names are numbers in order of appearance. With a `seed`, new names are pseudonyms that are the same in every
     file anonymised with that seed. Keep the seed secret: with it, anyone can test whether a guessed name is in the

@@ -36,8 +36,8 @@ def transform(spec: Spec, where: str) -> Transform:
     """Spread the requests of each tick uniformly over the tick, in file order. Round their times to whole microseconds.
 
     `grid` is the length of a tick. `auto` detects the length from the timestamps, and fails if they are not on a grid.
-    If the next tick begins before the end of a tick, the tick is shortened, so that the order does not change. Memory
-    holds the requests of one tick and, during detection, the first 20,000 requests.
+    If a tick would end after the next tick begins, it is shortened, so that the order does not change. Memory holds the
+    requests of one tick and, during detection, the first 20,000 requests.
     """
     grid_ps = None if spec.grid == "auto" else units.duration_ps(spec.grid, f"{where}.grid")
     if grid_ps is not None and grid_ps < PS_PER_US:
