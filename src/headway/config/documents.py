@@ -15,8 +15,8 @@ from headway.errors import HeadwayError
 DEEPEST: Final = 100  # maximum nesting depth of a document
 MOST_VALUES: Final = 1_000_000  # maximum number of values in a document, because aliases can expand to billions
 MOST_BYTES: Final = 64_000_000  # maximum size of a file, because reading a device such as /dev/zero would never end
-# libyaml is faster than PyYAML's parser, but recurses without a limit. So it parses only documents with at most this
-# many characters and opening brackets or dashes; these cannot be nested deep enough to do harm.
+# libyaml is faster than PyYAML's parser, but recurses without a limit. So it parses only documents with at most
+# FAST_BYTES characters and at most FAST_OPENINGS opening brackets or dashes: their nesting cannot do harm.
 FAST_BYTES: Final = 1_000_000
 FAST_OPENINGS: Final = 1_000
 DISPUTED: Final = re.compile(r"[^\n -~]|[?!|>]")  # characters that the two parsers may treat differently, such as tabs

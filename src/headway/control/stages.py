@@ -23,7 +23,7 @@ class Stages:
     def __init__(self, admission: Any, priority: Any, routing: Any) -> None:
         self.admission, self.priority, self.routing = admission, priority, routing
         self.permit: Permit | None = getattr(admission, "permit", None)  # checks the targets that routing chose
-        # Reasons for the record, if the policies give none.
+        # The reasons to record if the policies give no reasons.
         self.chosen = f"chosen by {entry_of(routing).name}"
         self.scored = f"scored by {entry_of(priority, 'priority').name}"
 

@@ -187,7 +187,8 @@ class Bar:
 
     def _draw(self) -> None:
         now = time.monotonic()
-        if now < self._due_s or not self._drawing.acquire(blocking=False):  # a signal may interrupt a drawing
+        # Do not wait for the lock: if a signal interrupts `_draw`, the interrupted call holds the lock.
+        if now < self._due_s or not self._drawing.acquire(blocking=False):
             return
         try:
             self._due_s = now + self._frame_s

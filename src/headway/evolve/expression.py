@@ -15,7 +15,8 @@ from typing import Final
 from msgspec import Struct
 
 NUMBER, CONDITION = "number", "condition"
-CONSTANT, TRUTH = "constant", "truth"  # leaves with a fixed number, or True or False; simplification removes the latter
+# Kinds of leaf nodes. CONSTANT has a fixed number. TRUTH has True or False; simplification removes such leaves.
+CONSTANT, TRUTH = "constant", "truth"
 BRANCH: Final = "if"
 DIGITS: Final = 3  # significant digits of a constant
 Path = tuple[int, ...]  # path from the root to a subtree: the index of the argument at each level

@@ -28,7 +28,8 @@ from headway.scenario.scenario import Scenario
 from headway.types import Json
 
 TOGETHER: Final = 4  # maximum number of policies that are evaluated and kept in memory at the same time
-AS_RULES: Final = {"block_tokens": BLOCK_TOKENS, "lru_blocks": int(LRU_BLOCKS)}  # prefix index of evolved rules
+# the parameters that give a policy the same prefix index as evolved rules
+AS_RULES: Final = {"block_tokens": BLOCK_TOKENS, "lru_blocks": int(LRU_BLOCKS)}
 ALWAYS: Final[tuple[Any, ...]] = (  # policies that every comparison includes
     {"name": "weighted", "scorers": {"prefix-affinity": 1, "load-balance": 1}},
     "lmetric",

@@ -34,7 +34,8 @@ class Dimension(Struct, frozen=True):
     high: float
     log: bool = False
     whole: bool = False
-    keep: bool = False  # whether choosing the default leaves the policy unchanged; the default may be `auto`
+    # True: if the search chooses the default, the number is not written, because the dated default may be `auto`
+    keep: bool = False
 
     @property
     def name(self) -> str:

@@ -148,8 +148,8 @@ def judge(folder: Path, program_path: str, stage: int = 0) -> Any:
     except Exception as error:  # task.json cannot be read, so the names of the objectives are unknown
         scores = {SCORE: FAILED, COMPLEXITY: 0.0, **dict.fromkeys(FEATURES, 0.0)}
         return result(scores, {"summary": f"Failed: {one_line(error)}.\n"})
-    # Under SkyDiscover, run all cases in stage 1 too: its thresholds have another scale, so that the gains of stage 1
-    # would never reach them.
+    # Under SkyDiscover, run all cases in stage 1 too. SkyDiscover's thresholds have another scale, so the gains of
+    # stage 1 would never reach these thresholds.
     first = stage == 1 and SKYDISCOVER not in sys.modules
     try:
         program = Path(program_path).read_text(encoding="utf-8")

@@ -52,7 +52,7 @@ DEFAULTS: Final = {
     "scheduler": "def key(ticket):\n    return ticket.number\n",
     "scaling": "def scale(pool):\n    return pool.replicas\n",
 }
-# Keys that a policy in code inherits from the policy that it replaces, and their defaults.
+# The keys that a policy written as source code inherits from the policy that it replaces, with the keys' defaults.
 BESIDE: Final = {"block_tokens": BLOCK_TOKENS, "lru_blocks": LRU_BLOCKS, "chunk_tokens": None}
 
 

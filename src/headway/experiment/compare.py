@@ -281,7 +281,7 @@ class Second(Struct, frozen=True):
 
     scenario: Scenario
     tasks: dict[int, tuple[Json, Contender]] | None  # index in the comparison -> run; None: do not run
-    asked: bool  # whether to run even if it takes long
+    asked: bool  # whether to do the second runs even if they take long
 
     @classmethod
     def of(cls, loaded: Scenario, tasks: Sequence[tuple[Json, Contender]], asked: bool) -> "Second":

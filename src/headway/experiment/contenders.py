@@ -37,7 +37,8 @@ class Contender(Struct, frozen=True):
     oracle: bool
     stage: str = "routing"
     beside: Json = {}  # policies of other stages, if the contender is a bundle
-    aside: str | None = None  # template or control, if the policy runs only because all policies run
+    # `template` or `control` if the caller did not name the policy, but asked for all policies; otherwise None
+    aside: str | None = None
 
     @property
     def policies(self) -> Json:
@@ -132,9 +133,8 @@ def _of_spec(stage: str, spec: str | Mapping[str, Any], own: Any) -> Contender:
     if not parameters and registry.canonical(name) == registry.canonical(own_name):
         chosen = own
         parameters = _diff_from_defaults(registry.find(stage, name, WHERE), own_parameters)
-    policy = registry.build(
-        stage, chosen, WHERE
-    )  # build the policy before its label: if the policy is invalid, the error of `build` is clearer
+    # Build the policy before its label: if the policy is invalid, the error of `build` is clearer.
+    policy = registry.build(stage, chosen, WHERE)
     return Contender(label(name, parameters), chosen, registry.entry_of(policy).oracle)
 
 

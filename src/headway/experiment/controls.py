@@ -154,7 +154,8 @@ def controls(
     turns of each session. The runs use `workers` processes. The scenario's own routing policy is ignored."""
     loaded = Scenario.load(scenario, overrides)
     resolved = loaded.resolved()
-    loaded = replace(loaded, policies=replace(loaded.policies, routing="random"))  # ignore the scenario's parameters
+    # Replace the scenario's routing policy. Otherwise a control with the same name would use its parameters.
+    loaded = replace(loaded, policies=replace(loaded.policies, routing="random"))
     resolved["policies"]["routing"] = BASE
     missing = _uncappable(resolved["workload"])
     ran = [control for control in CONTROLS if control.name != CAPPED or missing is None]

@@ -18,7 +18,7 @@ from headway.scenario.scenario import Scenario
 from headway.types import PS_PER_SECOND, Json
 from headway.views.instance import SIGNALS
 
-# What a simulation with a candidate gives.
+# The results of a simulation in which the request goes to a candidate, with their types.
 TRUE: Final = {"cached_tokens": int, "ttft_ms": float, "e2e_ms": float, "objective": float}
 
 
@@ -85,7 +85,8 @@ def explain(
     document["taken_again"] = [
         {"at_s": each.at_ps / PS_PER_SECOND, "target": ids[each.target], "reason": each.reason} for each in later
     ]
-    if later or document["request"]["cached_tokens"] is None:  # the column describes only the last target
+    # If a later decision moved the request, the column `cached_tokens` describes the last target, not this one.
+    if later or document["request"]["cached_tokens"] is None:
         own = next(each for each in document["decision"]["candidates"] if each["id"] == ids[first.judged])
         own["true"]["cached_tokens"] = None
     return document

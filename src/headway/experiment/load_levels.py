@@ -99,7 +99,9 @@ def load_of(scenario: Scenario) -> Load:
             parts.append(("rate", tenant.rate, Change(path, _scale_rate)))
     units = {unit for unit, _, _ in parts}
     changes = list(dict.fromkeys(change for _, _, change in parts))  # without duplicates: tenants may share a rate
-    if len(units) > 1 or (units == {"users"} and len(parts) > 1):  # no common unit, or each tenant's users are rounded
+    # The tenants' loads cannot be added up if their units differ, or if several tenants have users, because each number
+    # of users is rounded. In these cases, a load is a multiple of the scenario's load.
+    if len(units) > 1 or (units == {"users"} and len(parts) > 1):
         return Load("load", Fraction(1), changes)
     return Load(units.pop(), sum((each for _, each, _ in parts), Fraction(0)), changes)
 

@@ -15,7 +15,8 @@ from headway.scenario.scenario import STAGES, Scenario
 from headway.types import Json
 
 Age = Literal["fresh", "polled"]
-POLL_PS: Final = SETS["2026-12"].poll_interval_ps  # for the second ranking, if signals are fresh
+# polling interval of the second ranking, if the signals of the first ranking are fresh
+POLL_PS: Final = SETS["2026-12"].poll_interval_ps
 MOST_REQUESTS: Final = 10_000  # up to this many simulated requests, a comparison ranks twice by default
 MOST_MOVES: Final = 4  # number of policies whose places a sentence names
 

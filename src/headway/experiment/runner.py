@@ -108,7 +108,8 @@ class Processes:
         if self._pool is not None:
             for process in crew(self._pool):
                 process.kill()
-            self._pool.shutdown(cancel_futures=True)  # waits for the pool's thread, which must not close pipes at exit
+            # Wait for the pool's thread. Otherwise it might close pipes while the program exits.
+            self._pool.shutdown(cancel_futures=True)
             self._pool = None
 
 

@@ -130,7 +130,8 @@ class Exchange:
             if self.services.split is not None:
                 self.services.split(self)
                 return
-            self.services.plane.handed(self.sent_ps, self.request.id)  # the decode engine computes the prompt
+            # Without `split`, the decode engine computes the prompt too, so report the handover as done.
+            self.services.plane.handed(self.sent_ps, self.request.id)
         self.send_to(backend)
 
     def send_to(self, backend: Backend) -> None:

@@ -8,7 +8,8 @@ from msgspec import Meta, Raw, Struct
 
 from headway.types import Path
 
-FIRST: Final = 256  # size of a prompt's first blocks in bytes; later blocks have about 1/16 of the preceding bytes
+# Size of a prompt's first blocks, in bytes. A later block is about 1/16 as long as the part of the prompt before it.
+FIRST: Final = 256
 LEAST: Final = 64  # minimum size of a prompt that has a block key, in bytes
 ENDS: Final = b']"'
 LONGEST_MODEL: Final = 1024  # maximum length of a model's name, in characters

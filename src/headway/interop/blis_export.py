@@ -29,7 +29,7 @@ class _Share(Struct, frozen=True):
     share: Fraction = Fraction(1)
     group: str = ""
     tokens: int = 0
-    included: int = 0  # number of prefix tokens that the lengths of the prompts include
+    included: int = 0  # number of tokens of the shared prefix that are already part of the prompt lengths
 
 
 def export_workload(workload: WorkloadSpec, seed: int = 0) -> Translation:

@@ -69,7 +69,7 @@ class Surface:
     def curve(self, row: int) -> Curve:
         known = self._curves.get(row)
         if known is None:
-            # In an extrapolated row, values could decrease as the second count grows; the running maximum is used.
+            # In an extrapolated row, values could fall as the second count grows. The running maximum prevents that.
             values = list(accumulate((self._between(row, column) for column in range(len(self.nodes))), max))
             low, high, part, whole = self._around(row)
             last = self.lasts[low] + (self.lasts[high] - self.lasts[low]) * part // whole

@@ -212,7 +212,8 @@ def _plain(stage: str, spec: Any, file: str | None) -> Any:
         raise HeadwayError(f"{place}.type: there is no type {shown(kind)}.{suggest(str(kind), TYPES)}")
     must = TYPES[kind]
     known = [*must, "parameters"]
-    if kind != "parameters" and stage in STAGES:  # the keys may also be parameters of the policy, such as `lru_blocks`
+    # The parameters of a coded policy, such as `lru_blocks`, are valid keys too.
+    if kind != "parameters" and stage in STAGES:
         known += [parameter.name for parameter in registry.find(stage, kind, place).parameters]
     for key in spec:
         if key not in (*known, "type"):

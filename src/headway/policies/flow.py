@@ -90,7 +90,7 @@ class Band(Struct, eq=False):
     name: str
     lanes: defaultdict[str, Lane] = field(default_factory=lambda: defaultdict(Lane))  # tenant -> lane
     members: OrderedDict[int, Waiting] = field(default_factory=OrderedDict)  # request id -> entry, the newest last
-    turns: list[tuple[int, int, Lane]] = []  # heap: (rank, number of its first request, lane) of each waiting lane
+    turns: list[tuple[int, int, Lane]] = []  # heap: (rank, number of the lane's first request, lane) of waiting lanes
     clock: int = 0  # with weighted fairness: rank of the last turn; otherwise: highest rank assigned so far
 
 

@@ -57,7 +57,7 @@ class PrefixIndex:
         self._none = [0] * instances
         self._holders: dict[int, dict[int, int]] = {}  # key of a run -> instance -> end of the blocks that it holds
         self._pieces: list[Pieces] = [OrderedDict() for _ in range(instances)]  # least recently used first
-        # For each instance: key of a run -> ends of all pieces named (key, end). The piece at the run's front is last.
+        # For each instance: key of a run -> ends of all pieces named (key, end), in descending order.
         self._fronts: list[dict[int, list[int]]] = [{} for _ in range(instances)]
         self._sizes = [0] * instances
         self._holes = False  # whether an instance may hold a run without holding all runs before it

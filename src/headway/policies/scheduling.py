@@ -16,9 +16,8 @@ from headway.policies.registry import Bounds, policy
 Tokens = Annotated[int, Bounds(1, 1_000_000, log=True)]
 # Maximum number of prompt tokens that a request computes in one step; None: the whole budget of the step.
 ChunkTokens = Annotated[int | None, Bounds(1, 1_000_000, log=True)]
-Aging = Annotated[
-    float, Bounds(0, 1_000_000)
-]  # how much the sort key grows for each second that a request arrives later
+# how much the sort key grows for each second that a request arrives later
+Aging = Annotated[float, Bounds(0, 1_000_000)]
 
 
 @policy("scheduler", "fcfs", reported=())

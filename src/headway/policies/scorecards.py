@@ -8,7 +8,7 @@ from headway.policies.context import Candidates
 from headway.types import Scorecard
 from headway.views.instance import InstanceView
 
-TOTAL: Final = "score"  # name of the score of a policy that has a single score, which is also its total
+TOTAL: Final = "score"  # if a policy has a single score, this is its name; the score is also the total
 NO_TERMS: Final[Mapping[str, Sequence[float]]] = MappingProxyType({})
 
 

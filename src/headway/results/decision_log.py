@@ -41,7 +41,7 @@ class DecisionLog:
         self.verdicts: list[Verdict] = []
         self.priorities: list[PriorityRecord] = []
         self.requests: Table | None = None
-        self.ends: list[Sequence[Any]] = []  # the columns of `requests` in ENDS
+        self.ends: list[Sequence[Any]] = []  # the columns of `requests` that ENDS names
         self.request, self.at_ps = array("q"), array("q")
         self.router, self.target, self.prefill = array("i"), array("i"), array("i")
         self.priority = array("d")

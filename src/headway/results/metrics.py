@@ -162,7 +162,8 @@ def _link(stats: InstanceStats, length_ps: int) -> Json:
 
 
 def _instances(here: list[int], instances: list[InstanceStats], length_ps: int) -> list[dict[str, Any]]:
-    routed: Counter[bool] = Counter()  # whether instances do only prefill -> number of their requests
+    # True: number of requests routed to prefill instances; False: number of requests routed to all other instances
+    routed: Counter[bool] = Counter()
     for stats in instances:
         routed[stats.role == "prefill"] += stats.requests
     return [

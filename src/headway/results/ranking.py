@@ -55,7 +55,8 @@ def every_figure() -> list[str]:
     some = {"sessions": sessions(nothing, 0), "fairness": fairness(nothing, completed_sample(nothing, NOTHING), 0)}
     some["scaling"] = scaling(nothing, [], NOTHING, 0, 0)
     stores = [TierStats("", tier, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, []) for tier in ("cpu", "storage")]
-    idle = InstanceStats("", role="prefill", kv_blocks=1, tiers=stores)  # adds the optional sections
+    # An instance with a role and with tiers, because only these have the optional sections of a summary.
+    idle = InstanceStats("", role="prefill", kv_blocks=1, tiers=stores)
     return paths(summarise(nothing, [idle], NOTHING) | some)
 
 

@@ -100,8 +100,8 @@ class Recorder(RequestColumns):
         self.names = {name: {} for name in NAMED}
         self.names["slo_class"][USUAL_CLASS] = 0
         self.retried = 0  # number of requests that are a client's retry of an unsuccessful request
-        # Number of tokens that instances had generated for requests before they lost them. Only requests that were
-        # then retried count.
+        # Number of tokens that were generated in vain: an instance generated them and then lost the request. Only
+        # requests that were then retried count.
         self.lost_tokens = 0
         self.not_issued = 0  # number of turns that sessions planned but never sent
         self.abandoned = 0  # number of turns in `not_issued` that followed an unsuccessful turn
@@ -165,9 +165,9 @@ class ScaleRecord(Struct, frozen=True):
     reason: str = ""
     trigger: str = ""  # event that caused the autoscaler's check: interval, queue_depth, ...
     metrics: PoolMetrics | None = None  # what the autoscaler saw; None in records of other programs
-    # `instances` are the instances that the change started or drained. `delays_ps` has for each the time from the
-    # change until it serves requests, or until it has stopped. `warm_ps` has for each the end of its warm-up. If the
-    # event never happened, the time is -1.
+    # `instances`: the instances that the change started or drained. `delays_ps`: for each of these instances, the time
+    # from the change until the instance serves requests (if started) or has stopped (if drained). `warm_ps`: for each
+    # instance, the end of its warm-up. If the event never happened, the time is -1.
     instances: list[int] = []
     delays_ps: list[int] = []
     warm_ps: list[int] = []  # empty if the change drained instances

@@ -49,7 +49,7 @@ class RecentSum(Struct, eq=False, gc=False):
     since: int = 0
     until: int = 0
     total: int = 0
-    mean_s: float | None = None  # mean amount in seconds; None without amounts in the window
+    mean_s: float | None = None  # mean of the amounts in the window, in seconds; None if the window has no amounts
 
     @classmethod
     def of(cls, amounts: list[tuple[int, int]]) -> RecentSum:
@@ -89,7 +89,7 @@ class RouterPast:
         columns = [requests.column(name) for name in names]
         self.arrival, self.admitted, *_ = columns
         self.tenant, self.slo_class = requests.column("tenant"), requests.column("slo_class")
-        self.again: set[int] = set()  # places of decisions on requests that had been sent before
+        self.again: set[int] = set()  # indices of the decisions on requests that had been sent before
         self.sent_before: list[int] = []  # for each decision: number of other requests that had been sent
         routed: set[int] = set()
         for place, row in enumerate(decided):
@@ -98,7 +98,7 @@ class RouterPast:
             self.sent_before.append(len(routed))
             routed.add(row)
         ends: list[tuple[int, int]] = []
-        self.left: list[int] = []  # ends of admitted requests that were never sent
+        self.left: list[int] = []  # end times of admitted requests that were never sent
         self.tenants: dict[str, Arrivals] = {}
         firsts: dict[int, list[tuple[int, int]]] = {}
         steps: dict[int, list[tuple[int, int]]] = {}
@@ -137,9 +137,10 @@ class RouterPast:
         again = place in self.again
         if self.queues:
             seen, before = bisect_right(arrival, now_ps), (now_ps + 1, -1)
-        else:  # of the requests of this instant, those after this one have not arrived
+        else:  # requests with the same arrival time but a later row have not arrived yet
             seen, before = max(bisect_left(arrival, now_ps), row + 1), (now_ps, row)
-        waited = again or -1 < self.admitted[row] < before[0]  # whether it is itself among those admitted before
+        # whether the request had been admitted before this decision, so that the counts of admissions include it
+        waited = again or -1 < self.admitted[row] < before[0]
         begin_ps = now_ps - WINDOW_PS
         inflight = self.sent_before[place] - bisect_right(self.ended, now_ps) - again
         queued = bisect_left(self.let_in, before) - self.sent_before[place] - bisect_right(self.left, now_ps)

@@ -20,7 +20,8 @@ from headway.results.sample import column_of_started, ratio
 from headway.types import Json
 
 LEAST_SHARE: Final = 0.1
-TOLERANCE: Final = 15  # tolerance in tokens of runs that do not record it; most engines have blocks of 16 tokens
+# Tolerance for runs that do not record their tolerance, in tokens: one less than the block size of most engines.
+TOLERANCE: Final = 15
 
 
 def shadow(requests: RequestColumns, facts: RunFacts) -> Json:

@@ -95,7 +95,8 @@ class Places:
 
     def levels(self, instance: int) -> Iterator[tuple[int, int, int]]:
         """Yield the time and the numbers of running and waiting requests of an instance, at each change."""
-        changes: list[int] = []  # each integer encodes a time, running or waiting, and start or end
+        # Each integer encodes a time, the state of the request (running or waiting), and whether it starts or ends.
+        changes: list[int] = []
         for _, begun, until in self.waits(instance):
             changes += (begun << 2 | WAITING << 1 | 1, until << 2 | WAITING << 1)
         for stay in self.stays(instance):

@@ -28,11 +28,12 @@ class Away(Struct):
     """Decisions that chose an instance although another instance was believed to cache more of the prompt."""
 
     count: int = 0
-    tokens: int = 0  # total number of tokens that the best instance was believed to cache beyond the chosen one
+    # Sum over these decisions: number of tokens believed cached at the best instance, minus those at the chosen one.
+    tokens: int = 0
     uncached: int = 0  # number of decisions whose request hit no cache
     missed: int = 0  # number of decisions whose request missed its targets
     judged: int = 0  # number of decisions for which it is known whether the request missed its targets
-    short_queue: int = 0  # number of decisions where the instance believed to cache most had a short queue
+    short_queue: int = 0  # number of decisions in which that best instance had a short queue
     deciders: Counter[str] = field(default_factory=Counter)  # scorer that contributed most -> number of decisions
 
 
@@ -43,7 +44,7 @@ class Survey(Struct):
     regret_ps: int = 0  # sum of the estimated regrets
     regretted: int = 0  # number of decisions with regret
     away: Away = field(default_factory=Away)
-    hit_elsewhere: int = 0  # number of cache misses while another instance was believed to cache more
+    hit_elsewhere: int = 0  # number of cache misses while another instance was believed to cache more of the prompt
     compared: int = 0  # number of decisions with both an estimated and an actual time to first token
     expected_ps: int = 0  # sum of the estimated times to first token of the compared decisions
     waited_ps: int = 0  # sum of the actual times from the compared decisions to the first tokens

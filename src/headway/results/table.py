@@ -172,7 +172,8 @@ class Columns(RequestColumns):
 def encode(column: Any, words: Sequence[str] = ()) -> tuple[Numbers, dict[str, int]]:
     """Return a column of strings as codes, and the code of each string. Strings in `words` have their index as code."""
     if isinstance(column, Coded):
-        own = column.words[:-1] if list(column.words[-1:]) == [""] else column.words  # omit the string of code -1
+        # Omit the last string if it is empty: code -1 stands for it.
+        own = column.words[:-1] if list(column.words[-1:]) == [""] else column.words
         if words and list(own) != list(words):  # in a column from a file, codes are in order of occurrence
             places = [words.index(word) for word in own]
             return [places[code] for code in column.codes], {word: code for code, word in enumerate(words)}

@@ -131,7 +131,8 @@ class _Tracks:
         for row, begun, until in self.places.waits(index):
             yield from self._span(pid, "waiting", "queue", row, begun, until)
         slots: list[int] = []
-        # Request -> thread that shows its preemptions: the thread of its slot, or of the state if it has no slot.
+        # Request -> thread that shows its preemptions: the thread of its slot. If the request has no slot, it is the
+        # thread of the instance's state.
         preempted = {each.request: state for each in self.preemptions.get(index, ())}
         for stay in self.places.stays(index):
             if stay.slot == len(slots):

@@ -154,7 +154,7 @@ class Instance:
             else:
                 self.log(ENTRY(run.first, run.increment, length, batch.counted))
         if length > 1 and batch.partial is not None and (decodes or cache.stores is not None):
-            blocks.offer_steps(length - 1)  # first cache the blocks of the steps before the last one
+            blocks.offer_steps(length - 1)  # cache the blocks of all steps but the last one, whose blocks follow below
         if self.expiring:
             self.drop_decodes()
         ending = batch.ending

@@ -122,7 +122,8 @@ def check_instance(instance: Instance) -> None:
     """Check that the blocks of the requests add up to the blocks that the cache counts as held."""
     private = 0
     batch, loader = instance.batch, instance.loader
-    begun = instance.blocks.taken_steps if instance.run.end >= 0 else 0  # number of steps with uncounted tokens
+    # number of steps whose blocks are allocated, but whose tokens are not counted yet
+    begun = instance.blocks.taken_steps if instance.run.end >= 0 else 0
     for job in batch.running:
         blocks = job.blocks
         if job.ends_at_step >= 0:

@@ -22,7 +22,8 @@ Runs = tuple[tuple[int, int], ...]  # (key, end block) pairs, as `Path.blocks` r
 Hold = tuple[int, int, int]  # (key, first block, end block)
 Stretch = tuple[int, int, int, float]  # (key, first block, end block, eviction level)
 Eviction = tuple[int, int, int, int]  # (time, LATER, key, first block)
-STEP_END, LATER = 0, 1  # order of events at the same time: first the stores of the step that ends, then all others
+# Order of events at the same time: first the `Stored` events of the step that ends, then all others.
+STEP_END, LATER = 0, 1
 
 
 class Stored(NamedTuple):

@@ -68,7 +68,8 @@ class KvEvents:
             if not log:
                 continue
             if self.stores:
-                log.sort(key=itemgetter(0, 1))  # sort by time, because a run logs all its evictions before its stores
+                # Sort by time, because a run logs all its evictions before its `Stored` events.
+                log.sort(key=itemgetter(0, 1))
                 self.apply_stores(instance.view.index, log, now - self.delay + 1)
             elif log[0][0] < before:
                 (self.apply if instance.tiers is None else self.apply_moves)(instance.view.index, log, before)
@@ -109,8 +110,8 @@ class KvEvents:
         place = path.keys.index(key) if key in path.keys else len(path.keys)
         start = path.ends[place - 1] if place else 0  # first token of the run
         if size % self.block_tokens:
-            # The first block of the run may begin with the last tokens of earlier runs. Smaller blocks of the index are
-            # parts of it, and belong to those runs.
+            # The engine's first block of the run may begin with the last tokens of earlier runs. An index with smaller
+            # blocks has these tokens in blocks of the earlier runs, so extend the earlier runs too.
             shared = start // self.block_tokens * self.block_tokens
             for earlier in range(place - 1, -1, -1):
                 if path.ends[earlier] <= shared:

@@ -38,7 +38,7 @@ class Link:
         self.bandwidth = bandwidth  # bytes per second
         self.latency_ps = latency_ps
         self.leaving: list[int] = []  # for each transfer, the `progress` at which it leaves the link; sorted
-        # Heap of the transfers that requests wait for: (`progress` at which it leaves the link, number, load).
+        # Heap of transfers that requests wait for: (`progress` at which the transfer leaves the link, number, load).
         self.awaited: list[tuple[int, int, Load]] = []
         self.under_way: deque[tuple[int, Load]] = deque()  # transfers that have left the link: (arrival, load)
         self.progress = 0
@@ -138,7 +138,8 @@ class TracedLink(Link):
 
     def __init__(self, bandwidth: int, latency_ps: int) -> None:
         super().__init__(bandwidth, latency_ps)
-        self.moves: list[tuple[int, int, KvMove]] = []  # heap of (`progress` at which it leaves the link, number, move)
+        # heap of (`progress` at which the move leaves the link, number, move)
+        self.moves: list[tuple[int, int, KvMove]] = []
         self.followed = 0  # number of moves so far
 
     def follow(self, goal: int, move: KvMove) -> None:

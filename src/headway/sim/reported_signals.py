@@ -135,7 +135,7 @@ class PolledSignals(Signals):
         self.due = -1  # time at which the values of the next tick reach the router
         # (time, view of the instance) of each request that was sent since the tick that the views show
         self.recent: deque[tuple[int, InstanceView]] = deque()
-        # Requests that have ended since the tick that the views show, with a step of the instance or between steps.
+        # The requests that have ended since the tick that the views show: at the end of a step, or between two steps.
         # Entries: (time of the last tick that shows the request, view of the instance), in order of time.
         self.ended_in_steps: deque[tuple[int, InstanceView]] = deque()
         self.ended_between: deque[tuple[int, InstanceView]] = deque()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from headway.types import PS_PER_SECOND
 
 FINEST_PS = PS_PER_SECOND // 10  # initial interval, which is as long as a few steps
-MOST = 200  # maximum number of samples; when it is reached, every other sample is dropped
+MOST = 200  # maximum number of samples; when it is reached, half of them are dropped: the second, the fourth and so on
 
 
 class Samples:

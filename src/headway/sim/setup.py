@@ -86,7 +86,7 @@ class ClusterSetup(Struct):
     signals: SignalSpec = SignalSpec()
     routers: RouterSpec = RouterSpec()
     router_seed: int = 0  # seed of the choice of each request's router
-    auto: bool = False  # whether prefix indexes without a set capacity have the capacities of the instances
+    auto: bool = False  # whether a prefix index uses each instance's KV capacity if its policy sets no capacity
     life: LifeSetup | None = None  # None if all instances run from beginning to end
     trace: str = "minimal"  # what is recorded in addition to requests: "minimal", "decisions" or "full"
 

@@ -49,7 +49,7 @@ FIGURES: Final[dict[str, tuple[float, float, float, str]]] = {  # key -> (defaul
     "jitter": (0.1, 0, 1, ", as a share of the mean gap"),
     "size": (20, 1, 1_000_000, ""),
 }
-HELD: Final = 100_000  # if a repeated trace has more timestamps, its file is read again for each repetition
+HELD: Final = 100_000  # if a repeated trace has more timestamps than this, its file is read again for each repetition
 # Gaps have mean 1 and are rounded to multiples of 2^-20, so that their sum is exact.
 # The rounding also hides the last bit of a logarithm, which differs between machines.
 UNIT: Final = 1 << 20
@@ -237,8 +237,8 @@ def _recorded_instants(path: pathlib.Path, format: str | None, stretched: bool) 
         wrong = "has fewer than two times" if number < 1 else "all times are the same"
         raise HeadwayError(f"{path.name}: {wrong}. Remove the rate, or use the adversarial process.")
 
-    # Each repetition has `number` + 1 times and, including the gap to the next repetition, `number` + 1 gaps.
-    # The mean gap is `last` / `number`. All times are multiplied by `number`, so that they are integers.
+    # Each repetition has `number` + 1 timestamps and, including the gap to the next repetition, `number` + 1 gaps.
+    # The mean gap is `last` / `number`. All timestamps are multiplied by `number`, so that they are integers.
     def pattern() -> Iterator[int]:
         for begin in count(0, (number + 1) * last):
             for at in held if number < HELD else _instants(path, format):

@@ -160,7 +160,8 @@ def _merge_starts(
 ) -> Iterator[Start]:
     """Yield the starts of all sessions in order of time: ordinary sessions, the rapid-fire sessions that follow each of
     them, and the sessions of bursts."""
-    # Entries: (time, type, sequence number, number of sessions in the burst or remaining sessions of the volley).
+    # Entries: (time, type, sequence number, number of sessions). The last number is the size of a burst, or the number
+    # of rapid-fire sessions that are still to come.
     heap: list[tuple[int, int, int, int]] = []
     numbers = count()
     bursts = _bursts(behaviour, seed, where)

@@ -49,8 +49,9 @@ class Caches:
     def __init__(self, capacities: Sequence[int | None], order: Order = "first-to-last") -> None:
         self._tail_first = order == "tail-first"  # if true, this class works with negated ids
         self._limits = [capacity for capacity in capacities if capacity is not None]
+        # For each cache: the number of a use. The cache has the blocks whose last use has this number or a higher one.
         self._floors = [0] * len(capacities)
-        self._live = [0] * len(self._limits)  # number of blocks in each cache: the blocks at or above its floor
+        self._live = [0] * len(self._limits)  # number of blocks in each cache
         self._buckets: dict[int, Stretches] = {}
         self._stretches = 0
         self._now = 0

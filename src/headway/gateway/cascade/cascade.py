@@ -193,7 +193,7 @@ class Cascade(Exchange):
             held = b"".join(pieces) if self.wants_logprobs else without_logprobs(b"".join(pieces))
             fields.append((b"content-length", b"%d" % len(held)))
         super().on_head(self.upstream, self.status, fields)
-        self.until_close = closes  # restore the engine's value: `on_head` has seen changed header fields
+        self.until_close = closes  # restore the engine's value: `on_head` set it from the changed header fields
         self.client.transport.writelines([self.opening, held])
         self.opening = b""
         self.first_ps = self.services.clock.now_ps()

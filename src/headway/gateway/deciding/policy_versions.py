@@ -48,7 +48,7 @@ class PlaneSettings(Struct, frozen=True):
     # Old journals lack the next three fields. Their gateways used the defaults below.
     effective_load: LoadRule = "snapshot"
     belief: Belief = "both"
-    auto: bool = False  # whether prefix indexes without a set capacity use the KV capacity of each engine
+    auto: bool = False  # whether a prefix index uses each engine's KV capacity if its policy sets no capacity
 
 
 class PolicyVersions:

@@ -77,7 +77,7 @@ def read(file: Path, key: bytes, size: int) -> bytearray:
             raise Damaged(f"{file}: wrong length")
     if head != _HEADER.pack(_MAGIC, len(key), size, _checksum(key, data)) + key:
         raise Damaged(f"{file}: wrong header or checksum")
-    os.utime(file)  # count as used now: a restarted daemon orders blocks by the age of their files
+    os.utime(file)  # mark the block as used now: a restarted daemon orders blocks by the age of their files
     return data
 
 

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 FREE: Final = 65_536  # requests and replies up to this size, in bytes, need no memory from the budget
 ANSWER: Final = 16 << 20  # maximum total size of the blocks, in bytes, in a reply with more than one block
-PATIENCE: Final = 4  # after a refusal: maximum size to read and drop, in frames, so that the peer can read the reason
+# If the rest of a refused request is at most this many times the frame limit, the daemon reads and drops the rest, so
+# that the peer can read the reason.
+PATIENCE: Final = 4
 LEAST: Final = 65_536  # minimum number of bytes that a peer must send or receive within `stall_s`
 _LOG: Final = logging.getLogger("headway.kvd")
 

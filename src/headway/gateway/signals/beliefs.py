@@ -32,7 +32,8 @@ from headway.policies.prefix_index import PrefixIndex
 from headway.types import PS_PER_SECOND, Belief, Path
 
 TTL_PS: Final = 120 * PS_PER_SECOND
-# This time counts from dispatch, not from the first token, because an engine may compute and report blocks late.
+# How long a sent prompt is believed cached before the engine reports it. The time counts from dispatch, not from the
+# first token, because an engine may compute and report blocks late.
 SPECULATIVE_PS: Final = 30 * PS_PER_SECOND
 MOST_UNCONFIRMED: Final = 131_072  # maximum of `Publisher.unconfirmed`; above it, the oldest prompts are dropped
 SLICE: Final = 4096  # maximum number of block runs that expire in one call
@@ -71,7 +72,8 @@ class Sent(NamedTuple):
 
     at_ps: int
     path: Path
-    watched: tuple[int, ...]  # keys of the prompt that were unreported when it was sent, and the key before these
+    # the prompt's keys that were unreported when it was sent; the last reported key, if there is one, comes first
+    watched: tuple[int, ...]
 
 
 class Publisher(Struct, eq=False):

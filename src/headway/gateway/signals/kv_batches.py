@@ -86,7 +86,7 @@ class Counts(Struct):
     events: int = 0
     unknown: int = 0  # number of events of unknown types
     malformed: int = 0  # number of invalid batches and events
-    late: int = 0  # number of publishers of which the gateway missed the first batches
+    late: int = 0  # number of publishers whose first batches the gateway missed
     gaps: int = 0  # number of gaps in the sequence of batch numbers
     replayed: int = 0  # number of batches received in replays
     restarts: int = 0

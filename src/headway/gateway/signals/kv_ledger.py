@@ -24,7 +24,8 @@ from headway.gateway.signals.kv_batches import Cleared, Counts, Event, Hash, Rem
 if TYPE_CHECKING:
     from headway.gateway.prompt_tokens import Hasher
 
-# One own block: the parent's key (or the root), the block's key, index of the first token, index after the last token.
+# An own block (a block of the gateway's size): key of its parent (or the root), its key, index of its first token,
+# index after its last token.
 Run = tuple[int, int, int, int]
 GUESSED, PARTIAL, EXACT = "guessed", "partial", "exact"  # how well an engine's cache is known
 

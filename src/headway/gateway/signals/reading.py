@@ -72,7 +72,8 @@ class Reading:
         self.figures: dict[str, Figure] = {}
         self.watts, self.hits = Mean(WATTS_WINDOW), Hits(HITS_WINDOW)
         self.reporting = False  # whether the plane uses the engine's load signals
-        # Time in ps at which the plane last got the means of the other engines, in place of missing signals.
+        # If this engine's signals are missing, the plane gets the means of the other engines instead. This is the time
+        # at which it last got them, in ps.
         self.neutral_at = 0
 
     def take(self, signals: Mapping[str, Any], at: int, lasts: int, polled: bool) -> None:

@@ -131,7 +131,8 @@ def parse(text: str, engine: str = "auto", watts: str | None = None) -> dict[str
     if watts:
         table = {**table, watts: [Name("watts")]}
     sums: Sums = {}
-    adapters = (-1.0, "", "")  # time and labels of the newest line with adapters, because the page keeps old lines
+    # Time and labels of the newest line with adapters. Older lines are ignored, because the page keeps outdated lines.
+    adapters = (-1.0, "", "")
     for line in text.split("\n"):
         cut = line.find("{")
         name = line[:cut] if cut > 0 else line.partition(" ")[0]

@@ -27,7 +27,8 @@ class MaxConcurrency:
     control) holds no permit; if none is free when it is dispatched, it is rejected then. It reads no signal.
     """
 
-    max_queue: Annotated[int, Bounds(1, 1_000_000, log=True)] = 512  # maximum number in flight per model and role
+    # maximum number of requests in flight per model and role
+    max_queue: Annotated[int, Bounds(1, 1_000_000, log=True)] = 512
 
     def bind(self, context: Context) -> None:
         self.in_use: dict[tuple[str, str], int] = {}  # (model, role) -> number of permits in use

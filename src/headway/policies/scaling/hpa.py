@@ -64,7 +64,8 @@ class Hpa:
         self.windows_s = (self.window_s,) if self.metric == "concurrency" else ()
         self.recent = RecentTargets(max(self.up_window_s, self.down_window_s))
         periods = (self.up_period_s, self.down_period_s)
-        self.changes = [Window(round(period * PS_PER_SECOND)) for period in periods]  # replica changes per period
+        # the changes of the number of replicas in the last `up_period_s`, and in the last `down_period_s`
+        self.changes = [Window(round(period * PS_PER_SECOND)) for period in periods]
 
     def scale(self, pool: PoolView) -> Scale | None:
         if not pool.serving:

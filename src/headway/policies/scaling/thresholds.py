@@ -104,7 +104,7 @@ class SloDriven:
             raise HeadwayError(f"slo-driven: 'comfort' must be at least 'target', got {values}.")
         self.has_slo = False
         self.missed_at: float | None = None  # load per replica when the autoscaler last reacted to an SLO miss
-        self.came_up = float("-inf")  # time of the last check that saw starting replicas, in seconds
+        self.came_up = float("-inf")  # time of the last check at which replicas were still starting, in seconds
 
     def scale(self, pool: PoolView) -> Scale | None:
         if not pool.serving:

@@ -83,7 +83,9 @@ def _hot(peers: Sequence[int], loads: list[list[int]], serving: list[list[int]],
     everything = [sum(at) for at in zip(*loads, strict=True)]
     open_ps = [sum(at) for at in zip(*serving, strict=True)]
     for instance, own, there in zip(peers, loads, serving, strict=True):
-        means = [  # mean load of the peers in each slice; an instance without an open peer is not hot
+        # Mean load of the peers in each slice. Without an open peer it is the instance's own load, so that the instance
+        # is not hot.
+        means = [
             (total - mine) * grid.step_ps // (open_ - here) if open_ > here else mine
             for total, mine, open_, here in zip(everything, own, open_ps, there, strict=True)
         ]

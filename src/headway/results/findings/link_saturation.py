@@ -61,8 +61,9 @@ class Traffic:
         self.counts = list(accumulate(changes[at] for at in self.times))
         lengths = [after - at for at, after in zip(self.times, self.times[1:], strict=False)]
         pairs = list(zip(self.counts, lengths, strict=False))
-        # Totals up to each of `times`: `progress` is the time that the transfer would take alone if it were always on
-        # the link; `busy` is the time in which the link has a transfer.
+        # Totals up to each of `times`. `busy`: the time in which the link has transfers. `progress`: the same time, but
+        # each part is divided by the number of transfers, which share the link equally. The increase of `progress`
+        # during a transfer is the time that the transfer would take alone.
         self.progress = list(accumulate((length / count if count else 0.0 for count, length in pairs), initial=0.0))
         self.busy = list(accumulate((length if count else 0 for count, length in pairs), initial=0))
 

@@ -44,7 +44,7 @@ class Way(NamedTuple):
 
     name: str
     weight: float
-    least: float  # minimum of the tokens divided by the base
+    least: float  # a finding needs at least this quotient: sum of `tokens` divided by sum of `base`
     base: list[int]  # for each started request: its believed tokens (for misses) or its cached tokens (for hits)
     tokens: dict[int, int]  # index in `base` of each diverging request -> by how many tokens the belief was wrong
 

@@ -13,7 +13,8 @@ from headway.results.words.outcome import main_limit, slo_met, where_it_went
 from headway.results.words.phrases import Line, Parts, Section, ms, name, number, percent, phrase
 from headway.types import Json
 
-# Kinds whose own advice, such as more replicas, does not help if a link between prefill and decode instances binds.
+# Kinds of issues whose own advice, such as more replicas, does not help if a link from prefill to decode instances
+# limits the whole run.
 LINK_BOUND: Final = ("saturation", "slo_violation", "pd_backpressure")
 PREFIX_SCORER: Final = "prefix"  # names of scorers that read the cache begin with this word
 # For each part of the time to first token: the advice if this part is the longest.

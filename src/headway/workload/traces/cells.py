@@ -29,7 +29,7 @@ LONGEST_EMPTY: Final = max(map(len, EMPTY))
 MOST: Final = Decimal(10) ** 30  # no valid value is larger; the digits of a larger number could fill the memory
 DIGITS: Final = 18  # maximum number of digits that `int` converts directly
 SEPARATOR: Final = r"[.,' \u00a0\u202f]"
-# Groups of thousands: two or more of them, or one before decimal places with another separator.
+# A number with groups of thousands, such as 1,234,567 or 1.234,5. Its decimal places follow another separator.
 THOUSANDS: Final = re.compile(
     rf"([+-]?\d{{1,3}}(?P<mark>{SEPARATOR})\d{{3}}(?:(?P=mark)\d{{3}})*)(?:(?!(?P=mark))[.,](\d+))?"
 )

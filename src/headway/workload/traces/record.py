@@ -101,7 +101,7 @@ class Options(Struct, frozen=True):
     skip_bad: bool = False  # for a user's own table: whether to skip invalid rows
     # for a user's own table: receives progress before the first record, such as ("rows checked", 5000)
     stage: Callable[[str, int], None] | None = None
-    ask: str = "format"  # for errors: what sets the format, an argument, an option or the path of a scenario's key
+    ask: str = "format"  # for errors: the argument, the option or the path of the scenario's key that sets the format
 
 
 class Format(Struct, frozen=True):
@@ -109,7 +109,8 @@ class Format(Struct, frozen=True):
 
     name: str
     title: str  # one-line description
-    tell: Callable[[pathlib.Path, list[bytes]], bool]  # whether the first lines show that a file has this format
+    # returns whether the first lines of a file show that the file has this format
+    tell: Callable[[pathlib.Path, list[bytes]], bool]
     read: Callable[[pathlib.Path, Options], Reader]
     # Writes the records, and returns a phrase for each property that the format cannot express. None: read-only format.
     write: Callable[[pathlib.Path, Info, Iterable[Record]], list[str]] | None = None

@@ -41,7 +41,8 @@ class Sorter:
         self._rows = []
 
     def _in_order(self) -> list[Any]:
-        self._rows.sort(key=itemgetter(1))  # rows are mostly sorted already, so two sorts are faster than one by a pair
+        # Rows are mostly sorted already, so two sorts by one value are faster than one sort by a pair of values.
+        self._rows.sort(key=itemgetter(1))
         self._rows.sort(key=itemgetter(0))
         return self._rows
 

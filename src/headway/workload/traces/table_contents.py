@@ -25,7 +25,8 @@ class Contents:
         self.size = size
         self.next_id = 0
         self.prefixes: dict[str, int] = {}  # prefix -> first block id
-        # (tokens, blocks) so far, least recent session first; in a plain dict, removing the first one is slow
+        # Session -> (tokens, blocks) so far, least recent session first. In a plain dict, removing the first entry is
+        # slow.
         self.sessions: OrderedDict[str, tuple[int, tuple[Run, ...]]] = OrderedDict()
 
     def add(self, session: str | None, prompt: int, output: int, prefix: str | None, shared: int) -> tuple[Run, ...]:

@@ -26,7 +26,7 @@ __all__ = ["TRANSFORMS", "TRANSFORMS_FORM", "Transform", "apply", "make", "parse
 MODULES: Final = (cap, scale, slice, merge, filter, dequantise, anonymise, starts, assign)
 TRANSFORMS: Final = {module.__name__.rpartition(".")[2]: module for module in MODULES}
 NESTED: Final = ".merge.transforms"
-DEEPEST: Final = 4  # maximum depth of nested merges, because each transform calls the previous one and uses stack
+DEEPEST: Final = 4  # maximum depth of nested merges, because transforms call each other and so use Python's stack
 MOST: Final = 30
 
 
