@@ -50,7 +50,8 @@ def agent(
         ),
     ] = None,
     readings_command: Annotated[
-        str | None, Parameter(help="Run this command instead of reading NVML. It must print the JSON of --readings-file.")
+        str | None,
+        Parameter(help="Run this command instead of reading NVML. It must print the JSON of --readings-file."),
     ] = (None),
 ) -> None:
     """Register an engine in etcd and report its load.

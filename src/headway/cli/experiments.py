@@ -209,7 +209,9 @@ def plan(
     seeds: Annotated[int, Parameter(help="Number of seeds; the SLO must hold with each of them.")] = 3,
     vary: Annotated[str | None, Parameter(help="Pools to size, separated by commas. Default: all.")] = None,
     max_replicas: Annotated[int, Parameter(name="--max", help="Maximum number of replicas to try for a pool.")] = 64,
-    tolerance: Annotated[float, Parameter(help="End the search for the highest load when it is known to within this fraction.")] = 0.02,
+    tolerance: Annotated[
+        float, Parameter(help="End the search for the highest load when it is known to within this fraction.")
+    ] = 0.02,
     points: Annotated[int, Parameter(help="Number of loads on the curve; 0 omits the curve.")] = 8,
     every: Annotated[bool, flag("Try every cheaper cluster. Needed if more replicas could serve worse.")] = False,
     workers: Workers = None,

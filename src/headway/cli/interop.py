@@ -104,7 +104,9 @@ def import_routesim(
     /,
     *,
     algorithm: Annotated[str, Parameter(help="RouteSim's routing algorithm, such as prefix_aware.")] = "round_robin",
-    trace: Annotated[Path | None, Parameter(help="Trace to replay, instead of the trace that the configuration names.")] = None,
+    trace: Annotated[
+        Path | None, Parameter(help="Trace to replay, instead of the trace that the configuration names.")
+    ] = None,
     output: Out = None,
 ) -> Page | None:
     """Read a RouteSim configuration as a scenario; print on stderr what Headway does differently."""

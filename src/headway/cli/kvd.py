@@ -109,7 +109,9 @@ def certs(
     /,
     *,
     host: Annotated[list[str] | None, flag("Name or address of the node; repeat for more. Default: localhost.")] = None,
-    name: Annotated[str, Parameter(help="Name of the node; the files of its certificate and key have this name.")] = "node",
+    name: Annotated[
+        str, Parameter(help="Name of the node; the files of its certificate and key have this name.")
+    ] = "node",
     days: Annotated[int, Parameter(help="Days until the certificates expire.")] = 365,
 ) -> Page:
     """Make a CA and a node certificate, to try QUIC."""
