@@ -59,7 +59,7 @@ def test_it_shows_the_engines_and_follows_them_by_itself(live, browser):
         for number in range(5):
             chat(gateway, f"number {number} " * 60, stream=True)
         opened.until(ROWS, ["decisions", 5])
-        assert {row[3] for row in opened.cells("decisions")} == {"kv-aware"}
+        assert {row[3] for row in opened.cells("decisions")} == {"near-tie, by hash"}
         assert [row[0] for row in opened.cells("decisions")] == ["4", "3", "2", "1", "0"]
         opened.until("() => document.querySelector('#latency tbody tr td:last-child').textContent === '5'")
         assert all(float(cell) > 0 for cell in opened.cells("latency")[0][1:4])
