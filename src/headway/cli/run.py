@@ -56,7 +56,9 @@ def write(
     /,
     *,
     requests: Annotated[int | None, Parameter(help="Write only the first N requests.")] = None,
-    to: Annotated[str | None, Parameter(help="Format of OUT. Default: as its name says, else headway.")] = None,
+    to: Annotated[
+        str | None, Parameter(help="Format of OUT. Default: by the name of OUT, otherwise the format headway.")
+    ] = None,
     changes: Annotated[list[str] | None, flag("Set a key of the scenario; repeat for more.", "--set")] = None,
     as_json: AsJson = False,
 ) -> Page | Json:

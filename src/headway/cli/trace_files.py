@@ -85,7 +85,7 @@ class Files:
     format: Annotated[
         str | None,
         Parameter(
-            name="--to", help="Format of OUT. Default: as its name says, such as x.mooncake.jsonl, else headway."
+            name="--to", help="Format of OUT. Default: by its name, such as x.mooncake.jsonl, otherwise headway."
         ),
     ] = None
     block_tokens: Annotated[int | None, Parameter(help="Tokens per block of IN, if the file does not say.")] = None

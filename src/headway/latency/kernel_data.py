@@ -170,7 +170,7 @@ def _config(model: ModelShape, tp: int) -> tuple[dict[str, Any], dict[str, str]]
     if model.shared_intermediate or model.dense_layers:
         raise HeadwayError(
             f"{model.name} has shared experts or layers without experts, which aiconfigurator supports only for models "
-            "that it knows. Use the latency model hardware."
+            "that it knows. Use the latency model 'hardware'."
         )
     if model.heads % tp:
         raise HeadwayError(f"aiconfigurator cannot split {model.heads} heads evenly over {tp} GPUs.")

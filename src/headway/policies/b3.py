@@ -43,7 +43,7 @@ class Rotation(Struct, eq=False):
     """Finds the instance with the lowest key. If several instances have the same lowest key, they are chosen in turn.
     The turns are counted for each group of instances, and advance only on ties."""
 
-    turns: dict[int, int] = {}  # number of a group of instances -> number of ties so far
+    turns: dict[int, int] = {}  # index of a group of instances -> number of ties so far
 
     @property
     def ties(self) -> int:

@@ -132,7 +132,7 @@ class Pairing:
         self.entry = combine_entries(whole, self.parts)
         self.split = 0  # number of requests with a prefill instance and a decode instance
         self.whole = 0  # number of requests on one instance
-        self.halves: dict[int, Halves] = {}  # number of a group of instances -> views of its halves
+        self.halves: dict[int, Halves] = {}  # index of a group of instances -> its prefill and decode views
         self.numbers: dict[tuple[int, str], int] = {}  # (group, pool) -> group number that the prefill half sees
         self.sent: dict[int, InstanceView] = {}  # request id -> prefill instance, if the prefill half gets events
         if any(hasattr(part, "observe") for part in self.parts):

@@ -35,7 +35,7 @@ class MaxConcurrency:
         # Request id -> permits of the request.
         # Permits are stored, because the model or role of an instance may change while the request is in flight.
         self.held: dict[int, tuple[tuple[str, str], ...]] = {}
-        self.kinds: dict[int, list[tuple[str, str]]] = {}  # number of a group of instances -> its (model, role) pairs
+        self.kinds: dict[int, list[tuple[str, str]]] = {}  # index of a group of instances -> its (model, role) pairs
 
     def admit(self, request: Request, cluster: ClusterView) -> Admit | Reject:
         kinds = self.kinds.get(cluster.group)
