@@ -235,8 +235,8 @@ class _Workload:
         return {"trace": keys}
 
     def _block_size(self, path: Path) -> Json:
-        """Return `block_tokens` of a Mooncake trace as a mapping. RouteSim assumes 16 tokens per block. If the first line
-        has more than twice as many tokens per id, use 512, the block size of the traces that Mooncake publishes."""
+        """Return `block_tokens` of a Mooncake trace as a mapping. RouteSim assumes 16 tokens per block. If the first
+        line has more than twice as many tokens per id, use 512, as in the traces that Mooncake publishes."""
         first = head(path)[:1] if path.is_file() else []
         try:
             line = msgspec.json.decode(first[0]) if first else {}

@@ -4,8 +4,8 @@ A herd is a series of decisions among one set of peers (instances of the same mo
 most `SPACING_PS` apart. A decision is late if the target has at least `EXCESS` more requests than the least loaded open
 peer. A herd needs at least `LEAST` late decisions. With N peers and D decisions, it also needs at least n late
 decisions, where n is the smallest number with Nⁿ⁻¹ ≥ `ONCE_IN`·D. With this n, a policy that chooses at random makes a
-herd in at most one of `ONCE_IN` such runs. In a disaggregated cluster, the choice of the prefill instance counts. There is one finding per set of peers. Severity:
-the late decisions of its herds divided by all decisions.
+herd in at most one of `ONCE_IN` such runs. In a disaggregated cluster, the choice of the prefill instance counts. There
+is one finding per set of peers. Severity: the late decisions of its herds divided by all decisions.
 """
 
 from array import array
