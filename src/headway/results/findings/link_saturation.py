@@ -149,16 +149,14 @@ def _latencies(scenario: Json) -> dict[str, int]:
 
 
 def _finding(run: Observed, instance: int, traffic: Traffic, episode: Episode, inside: list[Transfer]) -> Finding:
-    requests = run.requests
-    ends = [at if at >= 0 else run.ended_ps for at in (requests.finished_ps[transfer.row] for transfer in inside)]
-    alive = sum(end - requests.arrival_ps[each.row] for end, each in zip(ends, inside, strict=True))
+    alive = run.lifetime_ps(transfer.row for transfer in inside)
     alone = [traffic.alone_ps(transfer) for transfer in inside]
     times = [transfer.end - transfer.begin for transfer in inside]
     delay = sum(times) - sum(alone)
     busy = traffic.busy_ps(episode.begin, episode.end) / (episode.end - episode.begin)
     peak = traffic.peak(episode.begin, episode.end)
     mean, mean_alone = sum(times) // len(inside), round(sum(alone) / len(inside))
-    stays = episode.end >= run.requests.arrival_ps[len(requests) - 1]
+    stays = episode.end >= run.requests.arrival_ps[len(run.requests) - 1]
     when = f"since {moment(episode.begin)}" if stays else span(episode.begin, episode.end)
     return Finding(
         kind=KIND,

@@ -219,6 +219,12 @@ class Observed:
         prefill = self.requests.prefill_instance[row]
         return prefill if prefill >= 0 else self.requests.instance[row]
 
+    def lifetime_ps(self, rows: Iterable[int]) -> int:
+        """Return the time from arrival to end, summed over these requests. A request in flight lasts until the end of
+        the run."""
+        arrivals, ends = self.requests.arrival_ps, self.requests.finished_ps
+        return sum((ends[row] if ends[row] >= 0 else self.ended_ps) - arrivals[row] for row in rows)
+
     def name(self, instance: int) -> str:
         return self.instances.get(instance, f"instance {instance}")
 

@@ -106,9 +106,7 @@ def _episodes(waits: list[Wait], limit: int) -> Iterator[Episode]:
 
 
 def _finding(run: Observed, instance: int, limit: int, episode: Episode, inside: list[Wait]) -> Finding:
-    requests = run.requests
-    ends = [at if at >= 0 else run.ended_ps for at in (requests.finished_ps[wait.row] for wait in inside)]
-    alive = sum(end - requests.arrival_ps[wait.row] for end, wait in zip(ends, inside, strict=True))
+    alive = run.lifetime_ps(wait.row for wait in inside)
     waits = [wait.end - wait.begin for wait in inside]
     waited, longest = sum(waits), max(waits)
     return Finding(
