@@ -164,8 +164,7 @@ class Finding(Struct, frozen=True, omit_defaults=True):
     requests: list[int] = []  # row numbers of the first or worst requests, at most EXAMPLES
     instances: list[int] = []
     evidence: Json = {}  # figures by name
-    resource: str = ""  # what the requests lacked: kv, slots, prefill, decode, link, store, adapters, replicas, choice
-    explains: float = 0.0  # fraction of the run's lost time that the finding explains
+    resource: str = ""  # what limited the requests: link, or choice (another choice of the router would be better)
     blames: list[Blame] = []  # who caused it, worst first
 
 
@@ -184,7 +183,6 @@ class Findings(Displayed, list[Finding]):
         "count": int,
         "title": str,
         "resource": str,
-        "explains": float,
     }
 
     __repr__ = Displayed.__repr__
