@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -59,7 +60,9 @@ def test_an_address_in_use_is_reported(headway, tmp_path: Path) -> None:
         result = headway("serve", "g.yaml", cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
     assert "listen: cannot listen on" in result.stderr and "Traceback" not in result.stderr
-    assert all(line.startswith("headway: ") for line in result.stderr.splitlines()), result.stderr
+    *logged, error = result.stderr.splitlines()
+    assert error.startswith("headway: ")
+    assert all(re.match(r"\d{4}-\S+Z [A-Z]+ headway: ", line) for line in logged), logged
 
 
 def test_a_file_may_name_a_bundle_as_its_policies(headway, tmp_path: Path) -> None:

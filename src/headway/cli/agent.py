@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from headway import __version__
 from headway.cli.options import EtcdChoice, flag, read_key
-from headway.cli.page import log_to_stderr, say
+from headway.cli.page import say
 from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def agent(
     from headway.gateway.membership.node import Node, check_id
     from headway.gateway.membership.node_agent import Agent, advertised_url
     from headway.http.address import Address
+    from headway.http.server_log import log_to_stderr
 
     read_key(engine_key_env, "--engine-key-env")  # raises an error if the variable is not set
     near = Address(engine, "--engine")
@@ -93,9 +94,9 @@ def agent(
         None if gauge is None else Meter(gauge, max(beat_s, WINDOW_S)),
         beat_s,
     )
-    log_to_stderr()
     say(f"registering {name} at {url} (stop with Ctrl-C or SIGTERM)")
-    asyncio.run(_run_until_signal(running, drain_s))
+    with log_to_stderr():
+        asyncio.run(_run_until_signal(running, drain_s))
 
 
 async def _run_until_signal(running: Agent, drain_s: float) -> None:

@@ -18,7 +18,7 @@ from headway.cli.options import (
     output_to,
     read_key,
 )
-from headway.cli.page import AsJson, Page, Verdict, log_to_stderr, say
+from headway.cli.page import AsJson, Page, Verdict, say
 from headway.errors import HeadwayError
 from headway.types import Json
 
@@ -65,6 +65,7 @@ def emulate(
         from headway.emulator.host import Settings, serve
         from headway.gateway.settings import address
         from headway.http.event_loop import run_loop
+        from headway.http.server_log import log_to_stderr
     if not 0 < speed <= 1000:
         raise HeadwayError(f"--speed: must be above 0 and at most 1000, got {speed}.")
     if output_tokens < 1 or (max_model_len is not None and max_model_len < 2):
@@ -77,7 +78,6 @@ def emulate(
     host, port = address(listen, "--listen")
     publisher, events_port = (None, 0) if events is None else _events(events)
     settings = Settings(host, port, speed, model, output_tokens, max_model_len, publisher, events_port, tick)
-    log_to_stderr()
 
     def announce(engines: list[dict[str, object]]) -> None:
         for engine in engines:
@@ -85,7 +85,8 @@ def emulate(
             say(f"{engine['name']} at {engine['url']}/v1{kv_events}")
         say(f"emulating {len(engines)} engines at {speed:g} times the speed (stop with Ctrl-C or SIGTERM)")
 
-    run_loop(serve(setup, scheduler, settings, announce))
+    with log_to_stderr():
+        run_loop(serve(setup, scheduler, settings, announce))
 
 
 def _events(text: str) -> tuple[str, int]:

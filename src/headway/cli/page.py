@@ -69,9 +69,3 @@ def confirm(question: str, instead: str) -> bool:
         raise HeadwayError(f"not a terminal: pass {instead}.")
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def log_to_stderr() -> None:
-    import logging
-
-    logging.basicConfig(level=logging.INFO, format="headway: %(message)s", stream=sys.stderr)

@@ -8,7 +8,7 @@ import yaml
 from cyclopts import Parameter
 
 from headway.cli.options import needs
-from headway.cli.page import AsJson, Page, Verdict, log_to_stderr, say
+from headway.cli.page import AsJson, Page, Verdict, say
 from headway.errors import HeadwayError
 from headway.types import Json
 
@@ -23,11 +23,11 @@ def serve(
 ) -> None:
     """Route OpenAI-compatible traffic to the configured engines."""
     with needs("gateway", "serve"):
+        from headway.gateway.gateway_process import log
         from headway.gateway.gateway_process import serve as run
     if not 1 <= workers <= 64:
         raise HeadwayError(f"--workers: must be between 1 and 64, got {workers}.")
-    log_to_stderr()
-    run(config, lambda address: say(f"serving at {address} (stop with Ctrl-C or SIGTERM)"), workers)
+    run(config, lambda address: log.info("serving at %s (stop with Ctrl-C or SIGTERM)", address), workers)
 
 
 def epp(
@@ -42,11 +42,9 @@ def epp(
     The server speaks Envoy's external processing protocol at the file's `listen` address.
     """
     with needs("gateway", "epp"):
-        from headway.interop.endpoint_picker import serve
-    log_to_stderr()
-    serve(
-        config, lambda address: say(f"picking endpoints at {address} (stop with Ctrl-C or SIGTERM)"), tls_cert, tls_key
-    )
+        from headway.interop.endpoint_picker import log, serve
+    announcement = "picking endpoints at %s (stop with Ctrl-C or SIGTERM)"
+    serve(config, lambda address: log.info(announcement, address), tls_cert, tls_key)
 
 
 def key(name: Annotated[str, Parameter(help="Name of the key's owner.")], /, *, as_json: AsJson = False) -> Page | Json:

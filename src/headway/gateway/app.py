@@ -21,6 +21,7 @@ from headway.gateway.live_clock import Clock
 from headway.gateway.live_policies import read_policies
 from headway.gateway.membership.etcd_source import EtcdSource
 from headway.gateway.membership.file_source import FileSource
+from headway.gateway.observing.access_log import AccessLog
 from headway.gateway.observing.gateway_metrics import GatewayMetrics
 from headway.gateway.observing.recent_decisions import Decisions, Reasons
 from headway.gateway.observing.status import StatusBoard
@@ -161,6 +162,9 @@ class App:
         """Connect metrics, records, spans, the status page and the admin API."""
         config, on_end = self.config, self.services.on_end
         on_end.append(self.metrics.count_end)
+        self.access_log = AccessLog(on_end)
+        self.access_log.set_share(config.log.access)
+        self.reception.on_refusal = self.access_log.record_refusal
         if self.records is not None:
             self.records.attach(self.plane, self.fleet, self.intake, self.reception)
             on_end.append(self.records.record_end)

@@ -35,6 +35,7 @@ from headway.gateway.shadow.canary import CANARY, CanaryKeys, read_canary
 from headway.gateway.shadow.candidate import CandidateSpec, read_shadows
 from headway.gateway.signals.event_listener import EventSettings
 from headway.gateway.signals.polled_signals import SignalSettings
+from headway.http.server_log import LogSettings
 from headway.http.wire import Limits
 from headway.scenario.references import absolute
 from headway.types import PS_PER_SECOND, Json
@@ -139,6 +140,7 @@ class Config(Struct, frozen=True, kw_only=True):
     ] = ExplainSettings()
     otel: Annotated[OtelSettings | None, Doc(f"OpenTelemetry spans; {OBSERVING}", type="URL or mapping")] = None
     records: Annotated[RecordSettings | None, Doc(f"records of traffic; {OBSERVING}", type="folder or mapping")] = None
+    log: Annotated[LogSettings, f"format and level of the log, and the access log; {OBSERVING}"] = LogSettings()
     chains: Annotated[
         dict[str, Chain],
         Unit("mapping", _unless_empty(read_chains), dict, form=Form.of(CascadeKeys, None)),

@@ -11,7 +11,6 @@ import multiprocessing
 import secrets
 import signal
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from headway.gateway.app import App
 from headway.gateway.config import Config
 from headway.gateway.peers import PeerSettings
 from headway.http.event_loop import end_signal, run_loop
+from headway.http.server_log import log_to_stderr
 
 DRAIN_S = 30.0
 PAUSE_S: Final = 1.0  # pause before a new process replaces a process that has died
@@ -38,10 +38,12 @@ log = logging.getLogger("headway.gateway")
 def serve(source: Path, started: Callable[[str], None], workers: int = 1, drain_s: float = DRAIN_S) -> None:
     """Serve until SIGTERM or Ctrl-C, then give requests in flight `drain_s` seconds to end. When the gateway accepts
     requests, call `started` with its address."""
-    if workers == 1:
-        run(Config.load(source), started, drain_s)
-    else:
-        Crew(source, Config.load(source), workers, drain_s).run(started)
+    config = Config.load(source)
+    with log_to_stderr(config.log):
+        if workers == 1:
+            run(config, started, drain_s)
+        else:
+            Crew(source, config, workers, drain_s).run(started)
 
 
 def open_more() -> None:
@@ -98,7 +100,6 @@ class Worker:
 def _work(source: Any, number: int, peers: PeerSettings, port: int, drain_s: float, link: Connection) -> None:
     """Run a worker process. The worker configures logging itself, because a spawned process does not inherit the
     logging configuration of its parent."""
-    logging.basicConfig(level=logging.INFO, format=f"headway: worker {number}: %(message)s", stream=sys.stderr)
     try:
         config = Config.load(source)
         if config.peers is not None:
@@ -107,7 +108,8 @@ def _work(source: Any, number: int, peers: PeerSettings, port: int, drain_s: flo
         if journal is not None and number:
             journal = replace(journal, file=journal.file.with_name(f"{journal.file.name}.{number}"))
         config = replace(config, listen=(config.host, port), peers=peers, journal=journal, worker=number)
-        run(config, lambda address: link.send(("ready", address)), drain_s)
+        with log_to_stderr(config.log, number):
+            run(config, lambda address: link.send(("ready", address)), drain_s)
     except HeadwayError as error:
         link.send(("wrong", str(error)))
     except (BrokenPipeError, KeyboardInterrupt):

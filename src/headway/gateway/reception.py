@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -41,6 +41,7 @@ class Reception:
         self.limits, self.intake, self.services = limits, intake, services
         self.keyring, self.chains, self.exchange_type = keyring, chains, exchange_type
         self.seconds, self.count_refusal = services.clock.seconds, metrics.count_refusal
+        self.on_refusal: Callable[[ClientConnection, Incoming, int, str], None] | None = None
         self.clients: dict[ClientConnection, None] = {}
         self.held_bytes = 0  # total size of the request bodies in memory
         self.draining = False
@@ -116,6 +117,8 @@ class Reception:
         self, client: ClientConnection, incoming: Incoming, status: int, why: str, retry_after: int = 1, allow: str = ""
     ) -> None:
         self.count_refusal(status)
+        if self.on_refusal is not None:
+            self.on_refusal(client, incoming, status, why)
         fields = (("retry-after", str(retry_after)),) if status in (429, 503) else ()
         if allow:
             fields = (("allow", allow),)

@@ -3,6 +3,7 @@ forwards no requests itself. An inference gateway reports each request to the pi
 reports the engine's answer."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,7 @@ from headway.gateway.app import App
 from headway.gateway.config import Config
 from headway.gateway.exchange import Exchange
 from headway.http.event_loop import end_signal
+from headway.http.server_log import log_to_stderr
 from headway.interop import ext_proc
 from headway.interop.epp_stream import Pick, Stream
 
@@ -24,6 +26,8 @@ OPTIONS: Final = (
     ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 0),  # off, because two pickers at one address would each see half of the requests
 )
+
+log = logging.getLogger("headway.epp")
 
 
 class Picker:
@@ -113,7 +117,9 @@ def serve(
     credentials = None
     if certificate is not None and key is not None:
         credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
-    asyncio.run(_serve(Config.load(source), started, credentials, drain_s))
+    config = Config.load(source)
+    with log_to_stderr(config.log):
+        asyncio.run(_serve(config, started, credentials, drain_s))
 
 
 async def _serve(config: Config, started: Callable[[str], None], credentials: Any, drain_s: float) -> None:
