@@ -118,7 +118,8 @@ def test_cordon_holds_until_it_is_lifted(live):
     assert admin(gateway, "/healthz").json() == {"ready": True, "serving": 2, "draining": False}
     for name in ("e0", "e1"):
         admin(gateway, f"/backends/{name}/cordon", "POST")
-    assert admin(gateway, "/healthz").status == 503
+    refused = admin(gateway, "/healthz")
+    assert (refused.status, refused.headers["retry-after"]) == (503, "1")
 
 
 def test_policies_are_swapped_and_a_wrong_one_leaves_the_old(live):

@@ -84,6 +84,18 @@ def test_an_invalid_answer_gives_502(before, wrong):
     assert not gateway.app.fleet.backends[0].free  # the connection is not reused
 
 
+@pytest.mark.parametrize("status", [b"418 I am a teapot", b"429 Slow down", b"503 Busy for now", b"201 Made"])
+def test_a_relayed_status_keeps_its_phrase_and_says_when_to_try_again(before, status):
+    gateway, engine = before(says(b"HTTP/1.1 " + status + b"\r\ncontent-length: 2\r\n\r\n{}"))
+    answer = send(gateway, http_post(fields=b"connection: close\r\n"))
+    assert answer.startswith(b"HTTP/1.1 " + status + b"\r\n")
+    assert answer.count(b"retry-after: 1\r\n") == (status[:3] in (b"429", b"503"))
+    engine.act = says(b"HTTP/1.1 503 Busy\r\nretry-after: 20\r\ncontent-length: 2\r\n\r\n{}")
+    answer = send(gateway, http_post(fields=b"connection: close\r\n"))
+    assert answer.count(b"retry-after: 20\r\n") == answer.count(b"retry-after") == 1
+    gateway.until(gateway.idle)
+
+
 @pytest.mark.parametrize("storm", [1, 3, 200])
 @pytest.mark.parametrize("pieces", [1, 7])
 def test_informational_heads_are_not_the_answer(before, storm, pieces):

@@ -120,3 +120,11 @@ def test_a_chunk_with_a_wrong_size_breaks_the_answer() -> None:
         upstream.data_received(HEAD + chunk(b"first"))
         upstream.data_received(data)
         assert asker.told == ["headed 200", "invalid HTTP response"]
+
+
+def test_the_reason_phrase_of_the_final_head_is_kept() -> None:
+    hints = b"HTTP/1.1 103 Early Hints\r\n\r\n"
+    for line, phrase in ((b"503 Busy for now", b"Busy for now"), (b"404", b""), (b"200 OK", b"OK")):
+        upstream, _ = asked()
+        upstream.data_received(hints + b"HTTP/1.1 " + line + b"\r\ncontent-length: 1\r\n\r\n")
+        assert upstream.phrase == phrase

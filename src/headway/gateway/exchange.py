@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from headway.control.flights import Answer, Flight, Queued, TimedOut
 from headway.http.answer_tally import AnswerTally
-from headway.http.replies import error_body, error_event
+from headway.http.replies import RETRY_AFTER_S, TRY_LATER, error_body, error_event
 from headway.http.upstream import HOP, Upstream, connect, forwarded_head, take_free
 from headway.types import Reject, Request
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 # The gateway sets these header fields itself, so it drops them from an engine's answer.
 DROPPED: Final = HOP | {b"x-headway-%b" % name for name in (b"target", b"reason", b"request", b"cascade", b"prefill")}
 AGAIN: Final = (502, 503, 504, 429)  # on these statuses, the gateway tries another engine
+RETRY_AFTER: Final = b"retry-after: %d" % RETRY_AFTER_S
 DEADLINE_PASSED: Final = "the deadline has passed"
 EndListener = Callable[["Exchange", int, str, str], None]  # arguments: exchange, time in ps, outcome, reason
 log = logging.getLogger("headway.gateway")
@@ -180,8 +181,11 @@ class Exchange:
         if status in AGAIN and self._may_retry():
             self.again = True
             return
-        lines = [b"HTTP/1.1 200 OK" if status == 200 else b"HTTP/1.1 %d -" % status]
+        phrase = b"OK" if upstream is None else upstream.phrase
+        lines = [b"HTTP/1.1 %d %b" % (status, phrase)]
         lines += [name + b": " + value for name, value in fields if name not in DROPPED]
+        if status in TRY_LATER and b"retry-after" not in named:
+            lines.append(RETRY_AFTER)
         lines.append(self.backend.target_line)
         if self.flight is not None:
             lines.append(self.services.reasons.line(self.flight.reason))
@@ -302,7 +306,7 @@ class Exchange:
     def refuse(self, status: int, why: str, outcome: str = "rejected") -> None:
         self.status = status
         self.end(outcome, why)
-        fields = [("retry-after", "1")] if status in (429, 503) else []
+        fields = [("retry-after", str(RETRY_AFTER_S))] if status in TRY_LATER else []
         for mark in self.marks:
             name, _, value = mark.decode().partition(": ")
             fields.append((name, value))

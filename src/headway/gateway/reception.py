@@ -13,7 +13,7 @@ from headway.gateway.cascade.cascade import Cascade
 from headway.gateway.exchange import Exchange, Services
 from headway.gateway.observing.openapi import data_plane
 from headway.gateway.request_body import read_body
-from headway.http.replies import error_body
+from headway.http.replies import TRY_LATER, error_body
 from headway.http.wire import ClientConnection, Incoming, Limits
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Reception:
         self.count_refusal(status)
         if self.on_refusal is not None:
             self.on_refusal(client, incoming, status, why)
-        fields = (("retry-after", str(retry_after)),) if status in (429, 503) else ()
+        fields = (("retry-after", str(retry_after)),) if status in TRY_LATER else ()
         if allow:
             fields = (("allow", allow),)
         client.answer(incoming, status, error_body(status, why), fields)

@@ -7,6 +7,8 @@ import msgspec
 from msgspec import Struct
 
 REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
+TRY_LATER: Final = (429, 503)  # statuses whose answers always have a Retry-After
+RETRY_AFTER_S: Final = 1  # default value of Retry-After, in seconds
 KINDS: Final = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -36,12 +38,16 @@ def head_of(
     close: bool = False,
     kind: str = "application/json",
 ) -> bytes:
+    """Return the head of an answer. If the status asks the client to try later and `fields` do not say when, add a
+    Retry-After."""
     lines = [
         f"HTTP/1.1 {status} {REASONS.get(status, 'Unknown')}",
         f"content-type: {kind}",
         f"content-length: {length}",
     ]
     lines += [f"{name}: {value}" for name, value in fields]
+    if status in TRY_LATER and all(name != "retry-after" for name, _ in fields):
+        lines.append(f"retry-after: {RETRY_AFTER_S}")
     if close:
         lines.append("connection: close")
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")

@@ -24,6 +24,7 @@ FRAMING: Final = (b"content-length", b"transfer-encoding")
 HOP: Final = frozenset(b"connection keep-alive proxy-connection te trailer upgrade proxy-authorization expect".split())
 OURS: Final = frozenset((b"host", *FRAMING, *HOP))
 OURS_AND_KEY: Final = OURS | {b"authorization"}
+PHRASE: Final = len("HTTP/1.1 200 ")  # offset of the reason phrase in a status line
 INVALID_HTTP: Final = "invalid HTTP response"
 
 
@@ -70,6 +71,7 @@ class Upstream(asyncio.Protocol):
         self.head = b""  # the part of the answer's head that has arrived
         self.has_head = self.complete = self.keep = False
         self.more = False  # whether a part of the body arrived together with the head
+        self.phrase = b""  # reason phrase of the status line, such as b"OK"
         self.active = False  # whether data was forwarded since the last check for a silent engine
         self.write: Callable[[bytes], None] | None = None  # if set, forwards data directly to the client
 
@@ -131,7 +133,9 @@ class Upstream(asyncio.Protocol):
                 if len(data) > LONGEST_HEAD:
                     self._break("the head of the answer is too long")
                 return
-            data = data[end_of_head(data) :]
+            start, end = find_head(data)
+            self.phrase = data[start + PHRASE : data.index(b"\r\n", start)]
+            data = data[end:]
             self.head = b""
             self.more = bool(data)
             exchange.on_head(self, self.parser.get_status_code(), self.fields)
@@ -204,13 +208,13 @@ class Upstream(asyncio.Protocol):
             self.keep = self.parser.should_keep_alive()  # valid only inside this callback
 
 
-def end_of_head(data: bytes) -> int:
-    """Return the offset at which the body begins. Skip 1xx heads before the final head."""
+def find_head(data: bytes) -> tuple[int, int]:
+    """Return the offsets at which the final head begins and ends. Skip 1xx heads before it."""
     start = 0
     while True:
         end = data.index(b"\r\n\r\n", start) + 4
         if data[start + 9 : start + 10] != b"1":  # the status is not 1xx, such as 100, so this is the final head
-            return end
+            return start, end
         start = end
 
 

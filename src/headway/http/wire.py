@@ -185,8 +185,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self.closing, self.since = True, self.host.seconds()
         body = error_body(status, why)
-        fields = (("retry-after", "1"),) if status == 503 else ()
-        self.transport.writelines([head_of(status, len(body), fields, close=True), body])
+        self.transport.writelines([head_of(status, len(body), close=True), body])
         self.host.count_refusal(status)
         if linger and self.stage != "idle" and self.transport.can_write_eof():
             self.transport.write_eof()

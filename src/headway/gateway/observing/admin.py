@@ -32,7 +32,7 @@ from headway.gateway.observing.openapi import (
     query_parameter,
 )
 from headway.gateway.observing.policy_api import Handler, PolicyApi, Wrong, read_json
-from headway.http.replies import error_body
+from headway.http.replies import RETRY_AFTER_S, TRY_LATER, error_body
 
 if TYPE_CHECKING:
     from aiohttp.web import Request, Response, StreamResponse
@@ -149,11 +149,14 @@ class Admin:
         return hmac.compare_digest(digest, self.digest)
 
     def _error(self, code: int, why: str) -> Response:
-        return self.web.Response(status=code, body=error_body(code, why), content_type="application/json")
+        return self._reply(code, error_body(code, why), {})
 
     def _json(self, document: Any, code: int = 200) -> Response:
-        body = msgspec.json.encode(document)
-        headers = {"Cache-Control": "no-store"}
+        return self._reply(code, msgspec.json.encode(document), {"Cache-Control": "no-store"})
+
+    def _reply(self, code: int, body: bytes, headers: dict[str, str]) -> Response:
+        if code in TRY_LATER:
+            headers["Retry-After"] = str(RETRY_AFTER_S)
         return self.web.Response(status=code, body=body, content_type="application/json", headers=headers)
 
     # --- reading -----------------------------------------------------------------------------------------------------
