@@ -15,7 +15,7 @@ import pytest
 from findings_made import drawn, kinds, result
 
 import headway
-from headway.results.findings import KINDS, find
+from headway.results.findings import KINDS, ROLES, WEIGHTS, find, first_cause, rank
 from headway.results.recorder import ScaleRecord
 from headway.results.records import EXAMPLES, Finding, Preemption, Thrash
 from headway.results.result import Result
@@ -53,9 +53,10 @@ def test_the_worst_comes_first_and_each_has_all_that_a_reader_needs(crowded: Res
     assert {"priority_inversion", "slo_violation", "hot_spot", "herding", "saturation"} <= {
         finding.kind for finding in findings
     }
-    assert [finding.severity for finding in findings] == sorted(
-        (finding.severity for finding in findings), reverse=True
-    )
+    assert findings == sorted(findings, key=rank)
+    assert first_cause(findings) == findings[0] and findings[0].explains >= 0.5
+    weighted = [finding.explains * WEIGHTS[ROLES[finding.kind]] for finding in findings]
+    assert weighted == sorted(weighted, reverse=True)
     last = max(crowded.requests["finished_ps"])
     for finding in findings:
         assert finding.kind in KINDS

@@ -152,6 +152,14 @@ class Blame(Struct, frozen=True):
     share: float  # fraction of the finding's lost time that this cause explains
 
 
+LEVELS: Final = ("note", "warning", "severe")
+NOTE, WARNING, SEVERE = LEVELS
+# What a finding says was too scarce. `choice`: nothing was; another decision of a policy would have been better.
+RESOURCES: Final = (
+    "kv", "slots", "prefill", "decode", "link", "store", "adapters", "replicas", "router", "handover", "choice",
+)  # fmt: skip
+
+
 class Finding(Struct, frozen=True, omit_defaults=True):
     """A problem of a run: its kind, its time, the requests and instances affected, and the figures."""
 
@@ -164,7 +172,9 @@ class Finding(Struct, frozen=True, omit_defaults=True):
     requests: list[int] = []  # row numbers of the first or worst requests, at most EXAMPLES
     instances: list[int] = []
     evidence: Json = {}  # figures by name
-    resource: str = ""  # what limited the requests: link, or choice (another choice of the router would be better)
+    explains: float = 0.0  # fraction of the run's loss that the finding explains, from 0 to 1; see `results.loss`
+    level: str = NOTE  # of LEVELS: how many of the run's requests are late because of the finding
+    resource: str = ""  # of RESOURCES: what limited the requests
     blames: list[Blame] = []  # who caused it, worst first
 
 
@@ -172,7 +182,7 @@ EXAMPLES = 20
 
 
 class Findings(Displayed, list[Finding]):
-    """The problems of a run, most severe first."""
+    """The problems of a run, first the one that explains most of the loss."""
 
     _view: ClassVar[str] = "headway.report.notebook:findings_view"
     _types: ClassVar[Types] = {
@@ -182,6 +192,8 @@ class Findings(Displayed, list[Finding]):
         "severity": float,
         "count": int,
         "title": str,
+        "explains": float,
+        "level": str,
         "resource": str,
     }
 

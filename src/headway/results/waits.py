@@ -117,7 +117,7 @@ def _find_passed(order: Iterable[int], waits: Waits, ranks: Sequence[int]) -> It
             same.append(row)
 
 
-class _Spans:
+class Spans:
     """The union of time spans. Spans must be added in order of their start."""
 
     __slots__ = ("before", "begins", "ends")
@@ -148,7 +148,7 @@ def _find_blocked(order: Iterable[int], waits: Waits, computed: Sequence[int]) -
     requests, left = waits.requests, waits.left_ps
     enqueued, started = requests.enqueued_ps, requests.started_ps
     least = LONG_TOKENS.bit_length() - 1
-    spans_by_level: list[_Spans] = []
+    spans_by_level: list[Spans] = []
     for row in order:
         tokens, since = computed[row], enqueued[row]
         if spans_by_level and spans_by_level[0].ends[-1] > since:
@@ -161,7 +161,7 @@ def _find_blocked(order: Iterable[int], waits: Waits, computed: Sequence[int]) -
             end = _prefilled_ps(requests, row, waits.ended_ps)
             levels = tokens.bit_length() - least
             while len(spans_by_level) < levels:
-                spans_by_level.append(_Spans())
+                spans_by_level.append(Spans())
             for spans in spans_by_level[:levels]:
                 spans.add(started[row], end)
 

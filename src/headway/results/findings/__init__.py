@@ -1,27 +1,56 @@
 """Findings: problems of a run, with their time, the requests and instances affected, and the figures.
 
 Each module except `observed` detects one kind of finding, which the module's docstring and docs/findings.md define. A
-module declares `KIND`, `AREA`, one sentence of `ADVICE`, the function `find`, and `ORDER`, its position among findings
-of equal severity and start. To add a kind, add a module.
+module declares `KIND`, `ROLE`, `AREA`, one sentence of `ADVICE`, the function `find`, and `ORDER`, its position among
+findings of equal rank. To add a kind, add a module.
+
+The role of a kind is CAUSE if the finding names a specific cause, LIMIT if it names the resource that limits requests,
+and SYMPTOM if it only describes what happened. Findings are ranked by the fraction of the run's loss that they explain,
+times the weight of their role. So a cause is named before a limit if it explains at least half as much.
 """
 
+from collections.abc import Iterable
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Final
 
-from headway.results.findings.backlog import saturation
-from headway.results.findings.observed import Observed, Run
-from headway.results.records import Finding
+from msgspec.structs import replace
 
-__all__ = ["DETECTORS", "KINDS", "find", "saturation"]
+from headway.results.findings.backlog import saturation
+from headway.results.findings.observed import CAUSE, LIMIT, SYMPTOM, Observed, Run
+from headway.results.records import NOTE, SEVERE, WARNING, Finding
+
+__all__ = ["DETECTORS", "KINDS", "ROLES", "find", "first_cause", "saturation"]
 
 _MODULES: Final = [module.name for module in iter_modules(__path__) if module.name != "observed"]
 DETECTORS: Final = sorted((import_module(f"{__name__}.{name}") for name in _MODULES), key=lambda module: module.ORDER)
 KINDS: Final = tuple(detector.KIND for detector in DETECTORS)
+ROLES: Final[dict[str, str]] = {detector.KIND: detector.ROLE for detector in DETECTORS}
+WEIGHTS: Final = {CAUSE: 1.0, LIMIT: 0.5, SYMPTOM: 0.1}
+# The level of a finding, by the fraction of the run's requests that are late because of it.
+SEVERE_FROM: Final = 0.2
+WARNING_FROM: Final = 0.02
+RANK_DIGITS: Final = 6  # explained fractions that differ by less are equal, so that the severity decides
 
 
 def find(result: Run) -> list[Finding]:
-    """Return all findings of a run, most severe first; findings of equal severity are in order of their start."""
+    """Return all findings of a run, first the one that explains most of the loss; see `rank`."""
     run = Observed(result)
     findings = [finding for detector in DETECTORS for finding in detector.find(run)]
-    return sorted(findings, key=lambda finding: (-finding.severity, finding.at_ps, KINDS.index(finding.kind)))
+    graded = [replace(each, level=level(each.explains * run.loss.late_share)) for each in findings]
+    return sorted(graded, key=rank)
+
+
+def rank(finding: Finding) -> tuple[float, float, int, int]:
+    """Return the sort key of a finding: findings without an explained loss are in order of severity, then of start."""
+    explained = round(finding.explains * WEIGHTS[ROLES[finding.kind]], RANK_DIGITS)
+    return -explained, -finding.severity, finding.at_ps, KINDS.index(finding.kind)
+
+
+def level(share: float) -> str:
+    return SEVERE if share >= SEVERE_FROM else WARNING if share >= WARNING_FROM else NOTE
+
+
+def first_cause(findings: Iterable[Finding]) -> Finding | None:
+    """Return the first finding that is not only a symptom."""
+    return next((finding for finding in findings if ROLES[finding.kind] != SYMPTOM), None)

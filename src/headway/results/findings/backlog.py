@@ -16,11 +16,13 @@ from math import isqrt
 from typing import Final, NamedTuple
 
 from headway.config.wording import join_words
-from headway.results.findings.observed import Observed, Run, examples, many, moment, seconds
+from headway.results.findings.observed import SYMPTOM, Observed, Run, examples, many, moment, seconds
 from headway.results.records import Finding
 from headway.results.table import Columns
+from headway.results.time_split import QUEUED
 
 KIND: Final = "saturation"
+ROLE: Final = SYMPTOM
 AREA: Final = "capacity"
 ADVICE: Final = (
     "Capacity: more requests arrive than the cluster can serve, so routing cannot help; reject early (admission"
@@ -102,6 +104,7 @@ def find(run: Observed) -> list[Finding]:
                 "at_last_arrival": last,
                 "mean_by_quarter": quarters,
             },
+            explains=run.loss.share(run.loss.within(above[0], until), ("router", *QUEUED, "transfer_wait")),
         )
     ]
 

@@ -7,11 +7,23 @@ least `LEAST` loads. Severity: the episode's blocks divided by all blocks loaded
 from collections import Counter
 from typing import Final
 
-from headway.results.findings.observed import Observed, busiest, examples, many, percent, runs, seconds, span, worst
+from headway.results.findings.observed import (
+    CAUSE,
+    Observed,
+    busiest,
+    examples,
+    many,
+    percent,
+    runs,
+    seconds,
+    span,
+    worst,
+)
 from headway.results.records import Finding, Thrash, group_by
 from headway.types import PS_PER_SECOND
 
 KIND: Final = "cache_thrashing"
+ROLE: Final = CAUSE
 AREA: Final = "memory"
 ADVICE: Final = (
     "Memory: instances reload KV blocks right after offloading them; keep sessions on their instance, or admit fewer"
@@ -61,4 +73,6 @@ def _finding(run: Observed, tier: str, loads: list[Thrash]) -> Finding:
             "requests": len(rows),
             "episode_s": seconds(until - at),
         },
+        explains=run.loss.share(rows, ("load",)),
+        resource="store",
     )

@@ -10,12 +10,13 @@ token.
 from collections import Counter
 from typing import Final
 
-from headway.results.findings.observed import Observed, busiest, duration, examples, many, percent, seconds
+from headway.results.findings.observed import CAUSE, Observed, busiest, duration, examples, many, percent, seconds
 from headway.results.records import Finding
 from headway.results.waits import LONG_FACTOR
 from headway.types import PS_PER_SECOND
 
 KIND: Final = "head_of_line_blocking"
+ROLE: Final = CAUSE
 AREA: Final = "scheduling"
 ADVICE: Final = (
     "Scheduling: short prompts wait behind long ones; use the shortest-prefill scheduler, or send long prompts to"
@@ -64,5 +65,7 @@ def find(run: Observed) -> list[Finding]:
                 "share_of_wait": total / waited,
                 "longest_s": seconds(longest),
             },
+            explains=run.queue_loss(blocked),
+            resource="prefill",
         )
     ]

@@ -14,11 +14,13 @@ from collections.abc import Iterator, Sequence
 from itertools import compress
 from typing import Final, NamedTuple
 
-from headway.results.findings.observed import Observed, busiest, many, seconds, span, worst
+from headway.results.findings.observed import CAUSE, Observed, busiest, many, seconds, span, worst
 from headway.results.records import Finding
+from headway.results.time_split import QUEUED
 from headway.types import PS_PER_SECOND, SERVING
 
 KIND: Final = "herding"
+ROLE: Final = CAUSE
 AREA: Final = "routing"
 ADVICE: Final = (
     "Routing: many decisions relied on the same stale signals; use exact signals (inflight), or power-of-two."
@@ -146,4 +148,6 @@ def _finding(run: Observed, herds: list[Herd], limit: int, decisions: int) -> Fi
             "longest_had": last.had,
             "longest_fewest": last.fewest,
         },
+        explains=run.loss.share((decision.row for herd in herds for decision in herd.late), QUEUED),
+        resource="choice",
     )

@@ -10,12 +10,14 @@ Severity: the excess divided by the time that requests spent at all instances of
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from headway.results.findings.observed import Observed, many, runs, seconds, span, worst
-from headway.results.records import Finding
+from headway.results.findings.observed import CAUSE, Observed, many, runs, seconds, span, worst
+from headway.results.records import Blame, Finding
 from headway.results.time_grid import Grid, SpanSums
+from headway.results.time_split import QUEUED
 from headway.types import PS_PER_SECOND, SERVING
 
 KIND: Final = "hot_spot"
+ROLE: Final = CAUSE
 AREA: Final = "routing"
 ADVICE: Final = "Routing: raise the weight of load against affinity, so that no instance takes most requests."
 ORDER: Final = 9
@@ -123,4 +125,7 @@ def _finding(run: Observed, spot: Spot, grid: Grid, total: int) -> Finding:
             "mean_requests_of_peers": others,
             "episode_s": seconds(until - at),
         },
+        explains=run.loss.share(there, (*QUEUED, "preemption", "prefill", "decode")) * (1 - others / mine),
+        resource="choice",
+        blames=[Blame("instance", run.name(spot.instance), 1.0)],
     )

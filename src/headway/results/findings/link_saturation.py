@@ -15,11 +15,23 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 from headway.config.units import duration_ps
-from headway.results.findings.observed import Observed, duration, examples, many, moment, percent, seconds, span, worst
+from headway.results.findings.observed import (
+    CAUSE,
+    Observed,
+    duration,
+    examples,
+    many,
+    moment,
+    percent,
+    seconds,
+    span,
+    worst,
+)
 from headway.results.records import Blame, Finding
 from headway.types import PS_PER_SECOND, Json
 
 KIND: Final = "link_saturation"
+ROLE: Final = CAUSE
 AREA: Final = "transfers"
 ADVICE: Final = (
     "Transfers: the link out of the prefill instances limits the cluster, not its replicas; raise `bandwidth` of"
@@ -184,6 +196,7 @@ def _finding(run: Observed, instance: int, traffic: Traffic, episode: Episode, i
             "delay_s": delay / PS_PER_SECOND,
             "requests_s": seconds(alive),
         },
+        explains=run.loss.share((transfer.row for transfer in inside), ("transfer",)),
         resource="link",
         blames=[Blame("instance", run.name(instance), 1.0)],
     )

@@ -10,11 +10,12 @@ from typing import Final, Protocol
 
 from headway.config.wording import join_words
 from headway.results.groups import promises
+from headway.results.loss import Loss
 from headway.results.recorder import RunFacts, ScaleRecord, StateChange
 from headway.results.records import EXAMPLES, Finding, Preemption, QueueLimit, Thrash
-from headway.results.sample import Sample, completed_flags, completed_sample, missed_targets
+from headway.results.sample import MISSED, UNCOUNTED, Sample, completed_flags, completed_sample, missed_targets
 from headway.results.table import Columns, Table
-from headway.results.time_split import TimeSplit
+from headway.results.time_split import QUEUED, TimeSplit
 from headway.results.waits import Waits
 from headway.types import PS_PER_SECOND, Json
 
@@ -76,6 +77,7 @@ def stays(requests: Columns, ended_ps: int) -> defaultdict[int, Stays]:
     return by_instance
 
 
+CAUSE, LIMIT, SYMPTOM = "cause", "limit", "symptom"  # roles of findings; see the package's docstring
 MOST: Final = 5  # maximum number of findings of one kind that a run reports
 
 
@@ -90,8 +92,9 @@ def runs(times: Sequence[int], gap_ps: int) -> Iterator[tuple[int, int]]:
 
 
 def worst(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the most severe findings of one kind. Add the total number of findings of that kind to their evidence."""
-    ranked = sorted(findings, key=lambda finding: (-finding.severity, finding.at_ps))
+    """Return the findings of one kind that explain most of the loss; among equal ones, the most severe. Add the total
+    number of findings of that kind to their evidence."""
+    ranked = sorted(findings, key=lambda finding: (-finding.explains, -finding.severity, finding.at_ps))
     for finding in ranked[:MOST]:
         finding.evidence["of_this_kind"] = len(ranked)
     return ranked[:MOST]
@@ -203,6 +206,30 @@ class Observed:
         return missed_targets(self.requests, self.sample, self.warmup)
 
     @cached_property
+    def loss(self) -> Loss:
+        flags = enumerate(self.missed)
+        counted = [row for row, flag in flags if flag != UNCOUNTED]
+        missed: dict[int, list[str]] = {row: [] for row in counted if self.missed[row] == MISSED}
+        rows = list(compress(range(self.warmup, len(self.requests)), completed_flags(self.requests, self.warmup)))
+        for target, met in self.sample.met.items():
+            for row, flag in zip(rows, met, strict=True):
+                if flag is False:
+                    missed[row].append(target)
+        has_targets = self.sample.good is not None
+        return Loss(self.requests, self.split, counted, missed, self._tpot_target, has_targets=has_targets)
+
+    def queue_loss(self, times: Mapping[int, int]) -> float:
+        """Return the fraction of the whole loss that lies in these parts of the requests' waits at their instances."""
+        left, enqueued = self.waits.left_ps, self.requests.enqueued_ps
+        rows = {row: time for row, time in times.items() if left[row] > enqueued[row]}
+        return self.loss.claim(
+            {row: self.loss.of(row, QUEUED) * time / (left[row] - enqueued[row]) for row, time in rows.items()}
+        )
+
+    def _tpot_target(self, row: int) -> int | None:
+        return self.facts.tenant_slos.get(self.tenants[self.requests.tenant[row]], self.facts.slo).tpot_ps
+
+    @cached_property
     def missed_ttft(self) -> frozenset[int]:
         """The completed requests that missed their TTFT."""
         rows = compress(range(self.warmup, len(self.requests)), completed_flags(self.requests, self.warmup))
@@ -228,7 +255,7 @@ class Observed:
     def name(self, instance: int) -> str:
         return self.instances.get(instance, f"instance {instance}")
 
-    def names(self, counts: dict[int, int]) -> str:
+    def names(self, counts: Mapping[int, float]) -> str:
         """Name the busiest instances, and count the others."""
         names = [self.name(instance) for instance in busiest(counts)]
         return join_words(names if len(names) <= NAMED else [*names[:NAMED], f"{len(names) - NAMED} more"])

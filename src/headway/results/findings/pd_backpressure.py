@@ -12,11 +12,12 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from headway.results.findings.observed import Observed, duration, examples, many, seconds, span, worst
-from headway.results.records import Finding
+from headway.results.findings.observed import CAUSE, Observed, duration, examples, many, seconds, span, worst
+from headway.results.records import Blame, Finding
 from headway.types import PS_PER_SECOND, Json
 
 KIND: Final = "pd_backpressure"
+ROLE: Final = CAUSE
 AREA: Final = "transfers"
 ADVICE: Final = (
     "Transfers: prefill instances finish prompts faster than decode instances accept them; shift instances from"
@@ -130,4 +131,7 @@ def _finding(run: Observed, instance: int, limit: int, episode: Episode, inside:
             "mean_wait_s": seconds(waited) / len(inside),
             "longest_wait_s": seconds(longest),
         },
+        explains=run.loss.share((wait.row for wait in inside), ("transfer_wait", "queue.handover")),
+        resource="handover",
+        blames=[Blame("instance", run.name(instance), 1.0)],
     )

@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from headway.results.findings.observed import Observed, examples, many, seconds, span, worst
-from headway.results.records import Finding, Preemption, group_by
+from headway.results.findings.observed import CAUSE, Observed, examples, many, seconds, span, worst
+from headway.results.records import Blame, Finding, Preemption, group_by
 from headway.types import PS_PER_SECOND
 
 KIND: Final = "preemption_storm"
+ROLE: Final = CAUSE
 AREA: Final = "memory"
 ADVICE: Final = (
     "Memory: batches contain more requests than the KV cache can hold; route by kv-utilization, or admit fewer"
@@ -76,4 +77,8 @@ def _finding(run: Observed, instance: int, storm: list[Preemption], there: int) 
             "most_of_one_request": most,
             "episode_s": seconds(until - at),
         },
+        explains=run.loss.share(preempted, ("preemption",))
+        + run.loss.share((row for row in run.loss.within(at, until) if run.home(row) == instance), ("queue.kv",)),
+        resource="kv",
+        blames=[Blame("instance", run.name(instance), 1.0)],
     )

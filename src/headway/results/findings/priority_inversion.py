@@ -10,10 +10,11 @@ instance.
 from collections import Counter
 from typing import Final
 
-from headway.results.findings.observed import Observed, busiest, duration, examples, many, seconds, worst
-from headway.results.records import Finding
+from headway.results.findings.observed import CAUSE, Observed, busiest, duration, examples, many, seconds, worst
+from headway.results.records import Blame, Finding
 
 KIND: Final = "priority_inversion"
+ROLE: Final = CAUSE
 AREA: Final = "scheduling"
 ADVICE: Final = "Scheduling: use a scheduler that orders requests by priority or deadline (priority, slo-slack)."
 ORDER: Final = 1
@@ -61,4 +62,7 @@ def _finding(run: Observed, code: int, pairs: list[tuple[int, int]], there: int)
             "mean_wait_after_s": seconds(sum(after.values())) / len(pairs),
             "longest_wait_after_s": seconds(longest),
         },
+        explains=run.queue_loss(after),
+        resource="choice",
+        blames=[Blame("class", run.classes[busiest(passers)[0]], passers[first] / len(pairs))],
     )

@@ -9,12 +9,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Final
 
-from headway.results.findings.observed import Observed, duration, examples, many, seconds, span, worst
+from headway.results.findings.observed import CAUSE, Observed, duration, examples, many, seconds, span, worst
 from headway.results.recorder import ScaleRecord
 from headway.results.records import Finding, group_by
 from headway.results.scaling import turns_back
+from headway.results.time_split import QUEUED
 
 KIND: Final = "scale_oscillation"
+ROLE: Final = CAUSE
 AREA: Final = "scaling"
 ADVICE: Final = "Scaling: the number of replicas oscillates; wait longer before removing replicas (scale_down_delay_s)."
 ORDER: Final = 5
@@ -74,4 +76,6 @@ def _finding(run: Observed, pool: str, episode: list[ScaleRecord]) -> Finding:
             "most": most,
             "mean_interval_s": seconds(until - at) / turns,
         },
+        explains=run.loss.share(run.loss.within(at, until), ("router", *QUEUED)),
+        resource="replicas",
     )

@@ -20,13 +20,15 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from headway.results.findings.observed import Observed, busiest, examples, many, moment, percent, seconds, span
+from headway.results.findings.observed import CAUSE, Observed, busiest, examples, many, moment, percent, seconds, span
 from headway.results.records import Blame, Finding
 from headway.results.shadow import TOLERANCE, divergences
 from headway.results.time_grid import Grid
+from headway.results.time_split import QUEUED
 from headway.types import PS_PER_SECOND, Json
 
 KIND: Final = "shadow_divergence"
+ROLE: Final = CAUSE
 AREA: Final = "cache"
 ADVICE: Final = (
     "Cache: the router's prefix index is often wrong; set its size to that of the instances' caches (lru_blocks), or"
@@ -121,9 +123,18 @@ def _finding(run: Observed, rows: Sequence[int], way: Way, prompts: int) -> Find
         requests=examples((amount, row) for row, amount in wrong.items()),
         instances=busiest(where),
         evidence=evidence,
+        explains=_explains(run, rows, tokens) if way.name == "unexpected_misses" else 0.0,
         resource="choice",
         blames=[Blame("instance", run.name(index), where[index] / tokens) for index in busiest(where)[:LISTED]],
     )
+
+
+def _explains(run: Observed, rows: Sequence[int], tokens: int) -> float:
+    """Return the fraction of the loss that unexpected misses explain: their part of all computed prompt tokens, times
+    the loss in waits for prefill and in prefill itself."""
+    requests = run.requests
+    computed = sum(requests.prompt_tokens[row] - requests.cached_tokens[row] for row in rows)
+    return min(1.0, tokens / max(1, computed)) * run.loss.share(run.loss.late, (*QUEUED, "prefill"))
 
 
 def _over_time(run: Observed, rows: Sequence[int], way: Way) -> tuple[Grid, list[float | None]]:

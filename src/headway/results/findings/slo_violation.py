@@ -10,12 +10,13 @@ from collections.abc import Iterable
 from itertools import compress
 from typing import Final
 
-from headway.results.findings.observed import Observed, busiest, examples, many, percent, seconds, span, worst
+from headway.results.findings.observed import SYMPTOM, Observed, busiest, examples, many, percent, seconds, span, worst
 from headway.results.recorder import COMPLETED, IN_FLIGHT
 from headway.results.records import Finding
 from headway.results.sample import Sample, completed_flags
 
 KIND: Final = "slo_violation"
+ROLE: Final = SYMPTOM
 AREA: Final = "latency"
 ADVICE: Final = ""  # empty, because `words.focus` writes the advice, which depends on the longest part of the latency
 ORDER: Final = 2
@@ -75,6 +76,7 @@ def _finding(run: Observed, code: int, rows: list[int], sample: Sample, places: 
             "not_completed": _lost(run, code),
             **run.most_hit(tenants, "missed"),
         },
+        explains=run.loss.share(rows[place] for place in missed),
     )
 
 

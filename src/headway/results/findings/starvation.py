@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from statistics import median_low
 from typing import Final
 
-from headway.results.findings.observed import Observed, busiest, duration, examples, many, seconds, worst
+from headway.results.findings.observed import CAUSE, Observed, busiest, duration, examples, many, seconds, worst
 from headway.results.records import Finding
+from headway.results.time_split import QUEUED
 from headway.results.waits import Queue
 from headway.types import PS_PER_SECOND
 
 KIND: Final = "starvation"
+ROLE: Final = CAUSE
 AREA: Final = "fairness"
 ADVICE: Final = "Fairness: let waiting time raise the priority (aging), or share by tenant (fair, tenant-fair)."
 ORDER: Final = 11
@@ -88,4 +90,6 @@ def _finding(run: Observed, code: int, places: dict[int, int], there: int, usual
             "longest_lost_places": places[first],
             **run.most_hit(tenants, "starved"),
         },
+        explains=run.loss.share(places, ("router", *QUEUED)),
+        resource="choice",
     )

@@ -31,6 +31,7 @@ from typing import Final, NamedTuple
 
 from headway.results.backlog_sweep import Period, Sweep
 from headway.results.findings.observed import (
+    CAUSE,
     MOST,
     Observed,
     busiest,
@@ -46,6 +47,7 @@ from headway.results.sample import MET, MISSED, UNCOUNTED
 from headway.types import PS_PER_SECOND
 
 KIND: Final = "tenant_burst"
+ROLE: Final = CAUSE
 AREA: Final = "admission"
 ADVICE: Final = ""  # empty, because `words.focus` writes the advice, which depends on the admission policy
 ORDER: Final = 13
@@ -326,5 +328,6 @@ def _finding(run: Observed, each: Suffered, burst: Burst, places: dict[int, Plac
             "late_outside": each.late_outside,
             "of_this_kind": total,
         },
+        explains=min(1.0, each.blame / run.missed.count(MISSED)),
         blames=[Blame("tenant", name, min(1.0, each.share))],
     )

@@ -15,7 +15,7 @@ from headway.types import Json
 
 # Kinds of issues whose own advice, such as more replicas, does not help if a link from prefill to decode instances
 # limits the whole run.
-LINK_BOUND: Final = ("saturation", "slo_violation", "pd_backpressure")
+LINK_BOUND: Final = ("saturation", "slo_violation", "pd_backpressure", "bottleneck")
 PREFIX_SCORER: Final = "prefix"  # names of scorers that read the cache begin with this word
 # For each part of the time to first token: the advice if this part is the longest.
 LONGEST: Final = {
@@ -140,12 +140,33 @@ def _late(run: Material) -> Parts:
     )
 
 
+# For each resource that limits late requests: the advice.
+SCARCE: Final = {
+    "kv": "KV blocks limit the cluster: route by kv-utilization, admit fewer, or enlarge the cache (kv.gpu_blocks)",
+    "slots": "full batches limit the cluster: raise max_batch_size, send fewer to busy instances, or admit fewer",
+    "prefill": "prefill limits the cluster: route to cached prefixes, raise max_batch_tokens, or add replicas",
+    "decode": "decode limits the cluster: use smaller batches (max_batch_size), or add replicas",
+    "link": "KV transfers limit the cluster: raise `bandwidth` of cluster.transfer, or set `pipelined`",
+    "store": "loads from tiers below the GPU limit the cluster: route to instances whose GPU has the prefix",
+    "adapters": "adapter slots limit the cluster: keep each adapter on few instances, or raise adapters.slots",
+    "replicas": "requests wait for instances that start: keep more replicas (min_replicas), or scale earlier",
+    "router": "requests wait at the router: raise the limits of flow control and admission, or add replicas",
+    "handover": "decode instances limit the cluster: shift instances from prefill to decode",
+}
+
+
+def _scarce(run: Material) -> Parts:
+    resource = next(finding.resource for finding in run.findings if finding.kind == "bottleneck")
+    return (f"Capacity: {SCARCE[resource]}.",)
+
+
 # For each kind of issue: the advice as a sentence, or the function that writes it.
 ADVICE: Final[dict[str, Parts | Callable[[Material], Parts]]] = {
     **{detector.KIND: (detector.ADVICE,) for detector in DETECTORS},
     "slo_violation": _late,
     "prefix_ignored": _prefix,
     "tenant_burst": _admission,
+    "bottleneck": _scarce,
     "turned_away": (
         "Admission: reject only requests that would miss their SLO anyway (deadline); a rejected request misses it.",
     ),
