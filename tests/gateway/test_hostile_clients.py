@@ -14,6 +14,8 @@ uvloop = pytest.importorskip("uvloop", reason="the extra `gateway` is not instal
 
 from rough import ANSWER, BODY, RoughEngine, connect, http_post, read_all, reset, says, send  # noqa: E402
 
+from headway.http.wire import network_of  # noqa: E402
+
 POST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
 DATA = json.dumps(BODY).encode()
 SIZE = b"content-length: %d\r\n" % len(DATA)
@@ -48,6 +50,9 @@ SHAPES = {
     "a length in hex": POST + b"content-length: 0x10\r\n\r\n" + DATA,
     "a length of a thousand digits": POST + b"content-length: " + b"9" * 1000 + b"\r\n\r\n" + DATA,
     "an encoding nobody knows": POST + b"transfer-encoding: gzip\r\n\r\n" + CHUNK,
+    "no host": b"POST /v1/chat/completions HTTP/1.1\r\n" + SIZE + b"\r\n" + DATA,
+    "two hosts": POST + b"Host: y\r\n" + SIZE + b"\r\n" + DATA,
+    "chunks in HTTP/1.0": POST.replace(b"1.1", b"1.0") + CHUNKED + b"\r\n" + CHUNK,
     "chunks that are not the last encoding": POST + b"transfer-encoding: chunked, gzip\r\n\r\n" + CHUNK,
     "chunks by half a name": POST + b"transfer-encoding: xchunked\r\n\r\n" + CHUNK,
     "a space before the colon": POST + b"transfer-encoding : chunked\r\n\r\n" + CHUNK,
@@ -60,7 +65,6 @@ SHAPES = {
     "a chunk size below nothing": POST + CHUNKED + b"\r\n-5\r\nabcde\r\n0\r\n\r\n",
     "a chunk size beyond all": POST + CHUNKED + b"\r\nfffffffffffffffff\r\nabc\r\n0\r\n\r\n",
     "a chunk longer than it says": POST + CHUNKED + b"\r\n3\r\nabcdef\r\n0\r\n\r\n",
-    "no version": b"POST /v1/chat/completions\r\n\r\n",
     "another protocol": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 200,
     "HTTP/2 by force": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "spaces in the target": b"POST /v1/chat/completions /x HTTP/1.1\r\nhost: x\r\n" + SIZE + b"\r\n" + DATA,
@@ -74,6 +78,21 @@ def test_an_ambiguous_request_is_rejected(hostile, shape):
     assert statuses(answers) == [400], answers
     assert gateway.engines[0].bodies == []
     gateway.until(lambda: not gateway.app.reception.clients)
+
+
+@pytest.mark.parametrize("line", [b"POST /v1/chat/completions", b"POST /v1/chat/completions HTTP/2.0"])
+def test_a_version_that_the_gateway_does_not_speak_is_rejected(hostile, line):
+    gateway = hostile()
+    assert statuses(send(gateway, line + b"\r\nhost: x\r\n" + SIZE + b"\r\n" + DATA)) == [505]
+    assert gateway.engines[0].bodies == []
+
+
+@pytest.mark.parametrize("coding", [b"gzip, chunked", b"gzip\r\ntransfer-encoding: chunked", b"identity, chunked"])
+def test_a_transfer_coding_other_than_chunked_is_not_implemented(hostile, coding):
+    gateway = hostile()
+    answers = send(gateway, POST + b"transfer-encoding: %b\r\n\r\n" % coding + CHUNK + SMUGGLED)
+    assert statuses(answers) == [501], answers
+    assert gateway.engines[0].bodies == []
 
 
 def test_a_body_in_chunks_goes_to_the_engine_with_its_length(hostile):
@@ -94,7 +113,7 @@ def test_a_body_in_chunks_goes_to_the_engine_with_its_length(hostile):
         (POST + CHUNKED + b"\r\n1\r\na\r\n0\r\nx: " + b"a" * 500_000, 431),
         (POST + b"x: " + b"a" * 500_000, 431),
         (POST + b"a: b\r\n" * 5_000, 431),
-        (POST.replace(b" HTTP", b"?" + b"a" * 500_000 + b" HTTP"), 431),
+        (POST.replace(b" HTTP", b"?" + b"a" * 500_000 + b" HTTP"), 414),
         (POST + b"content-length: 2000000\r\n\r\n", 413),
         (POST + CHUNKED + b"\r\n" + b"40000\r\n%b\r\n" % (b"a" * 0x40000) * 8, 413),
     ],
@@ -107,6 +126,14 @@ def test_a_request_that_is_too_large_is_rejected_before_it_is_buffered(hostile, 
         assert statuses(read_all(sock)) == [status]
     gateway.until(lambda: not gateway.app.reception.clients)
     assert gateway.app.metrics.refusals == {status: 1}
+    assert gateway.engines[0].bodies == []
+
+
+@pytest.mark.parametrize(("before", "status"), [(b"?" + b"a" * 40_000, 414), (b"?" + b"a" * 32_000, 431)])
+def test_a_url_that_arrives_in_one_piece_with_its_body_counts_towards_the_head(hostile, before, status):
+    gateway = hostile()
+    head = POST.replace(b" HTTP", before + b" HTTP") + b"x: " + b"a" * 1000 + b"\r\n"
+    assert statuses(send(gateway, closing(head + SIZE + b"\r\n" + DATA))) == [status]
     assert gateway.engines[0].bodies == []
 
 
@@ -196,14 +223,36 @@ def test_a_client_that_sends_requests_and_reads_nothing_uses_little_memory(hosti
     gateway.until(lambda: not gateway.app.reception.clients)
 
 
-def test_a_client_that_closes_its_side_has_disconnected(hostile):
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_closes_its_sending_half_gets_its_answers(hostile, stream):
     gateway = hostile()
-    gateway.engines[0].mode = "hang"
+    gateway.engines[0].pause = 0.02
     with connect(gateway) as sock:
-        sock.sendall(http_post())
-        gateway.until(lambda: gateway.engines[0].under_way == 1)
+        sock.sendall(http_post({**BODY, "stream": stream}) * 2)
+        sock.shutdown(socket.SHUT_WR)
+        answers = read_all(sock)
+    assert [status for status in statuses(answers) if status != 100] == [200, 200]
+    assert answers.count(b"[DONE]") == 2 * stream
+    gateway.until(gateway.idle)
+    gateway.until(lambda: not gateway.app.reception.clients)
+
+
+def test_a_client_that_closes_its_sending_half_without_a_request_is_disconnected(hostile):
+    gateway = hostile()
+    with connect(gateway) as sock:
+        sock.sendall(POST)
         sock.shutdown(socket.SHUT_WR)
         assert read_all(sock) == b""
+    gateway.until(lambda: not gateway.app.reception.clients)
+
+
+@pytest.mark.parametrize("mode", ["hang", "ok"])
+def test_a_client_that_closes_its_connection_has_disconnected(hostile, mode):
+    gateway = hostile()
+    gateway.engines[0].mode, gateway.engines[0].pause, gateway.engines[0].tokens = mode, 0.01, 10**6
+    with connect(gateway) as sock:
+        sock.sendall(http_post({**BODY, "stream": mode == "ok"}))
+        gateway.until(lambda: gateway.engines[0].under_way == 1)
     gateway.until(lambda: gateway.engines[0].cancelled == 1)
     gateway.until(gateway.idle)
     gateway.until(lambda: not gateway.app.reception.clients)
@@ -274,7 +323,7 @@ def test_a_slow_client_receives_the_whole_answer(hostile):
 
 
 def test_connections_above_the_limit_are_rejected(hostile):
-    gateway = hostile(limits={"connections": 2})
+    gateway = hostile(limits={"connections": 2, "address_connections": 2})
     first, second = connect(gateway), connect(gateway)
     gateway.until(lambda: len(gateway.app.reception.clients) == 2)
     assert statuses(send(gateway, b"")) == [503]
@@ -282,6 +331,37 @@ def test_connections_above_the_limit_are_rejected(hostile):
     gateway.until(lambda: len(gateway.app.reception.clients) == 1)
     assert statuses(send(gateway, closing(http_post()))) == [200]
     second.close()
+
+
+def test_connections_of_one_address_are_limited(hostile):
+    gateway = hostile(limits={"connections": 10})  # an address may have a quarter of them
+    first, second = connect(gateway), connect(gateway)
+    gateway.until(lambda: len(gateway.app.reception.clients) == 2)
+    answer = send(gateway, b"")
+    assert statuses(answer) == [429] and b"retry-after: 1" in answer and b"this client address" in answer
+    with socket.create_connection(("127.0.0.1", gateway.port), source_address=("127.0.0.2", 0)) as other:
+        other.sendall(closing(http_post()))
+        assert statuses(read_all(other)) == [200]
+    first.close()
+    second.close()
+    gateway.until(lambda: not gateway.app.reception.addresses)
+    assert statuses(send(gateway, closing(http_post()))) == [200]
+
+
+@pytest.mark.parametrize(
+    ("peer", "other", "same"),
+    [
+        (("10.0.0.1", 5), ("10.0.0.1", 6), True),
+        (("10.0.0.1", 5), ("10.0.0.2", 5), False),
+        (("2001:db8::1", 5, 0, 0), ("2001:db8::ffff:2", 6, 0, 0), True),
+        (("2001:db8::1", 5, 0, 0), ("2001:db8:0:1::1", 5, 0, 0), False),
+        (("::ffff:10.0.0.1", 5, 0, 0), ("10.0.0.1", 6), True),
+        (("fe80::1%eth0", 5, 0, 2), ("fe80::2%eth0", 5, 0, 2), True),
+        (None, (), True),
+    ],
+)
+def test_an_ipv6_network_counts_as_one_address(peer, other, same):
+    assert (network_of(peer) == network_of(other)) == same
 
 
 def test_the_bodies_of_all_clients_share_one_limit(hostile):

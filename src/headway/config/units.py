@@ -87,7 +87,7 @@ def fine_duration(value: object, where: str) -> Fraction:
             f"{where}: {shown(value)} is not a duration; write it with its unit, as in 250ms, 1.5s or 5m."
         )
     if duration > LONGEST_PS:
-        raise HeadwayError(f"{where}: must be at most 100d, the range of the simulated clock, got {shown(value)}.")
+        raise HeadwayError(f"{where}: must be at most 100d, got {shown(value)}.")
     return duration
 
 

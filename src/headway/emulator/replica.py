@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable
 from errno import EMFILE
 from fractions import Fraction
@@ -47,9 +48,11 @@ class Replica:
         self.instance = self.room.instances[index]
         self.name, self.model = self.instance.view.id, models[0]
         self.figures = EmulatedMetrics(self.instance, self.model, host.setup.block_tokens, host.setup.prefix_caching)
-        self.limits = Limits()
+        self.limits = Limits(address_connections=Limits().connections)  # a gateway opens all connections to an engine
         self.held_bytes = 0  # total size of the request bodies in memory, in bytes
         self.clients: dict[ClientConnection, None] = {}
+        self.addresses: Counter[str] = Counter()
+        self.half_closed = False  # as in vLLM and SGLang, a client that closes its sending half has disconnected
         self.draining = False
         # `left` is the number of requests that will still fail.
         # With `crash-after-tokens`, `left` is the number of tokens that will still be sent before the crash.

@@ -12,7 +12,17 @@ from msgspec import Struct
 from headway.control.flights import Answer, Flight, Queued, TimedOut
 from headway.http.answer_tally import AnswerTally
 from headway.http.replies import RETRY_AFTER_S, TRY_LATER, error_body, error_event
-from headway.http.upstream import HOP, Upstream, connect, forwarded_head, take_free
+from headway.http.upstream import (
+    FRAMING,
+    HOP,
+    OWNED,
+    Payload,
+    Upstream,
+    connect,
+    connection_fields,
+    forwarded_head,
+    take_free,
+)
 from headway.types import Reject, Request
 
 if TYPE_CHECKING:
@@ -27,8 +37,6 @@ if TYPE_CHECKING:
     from headway.gateway.waiting import Waiting
     from headway.http.wire import ClientConnection, Fields, Incoming
 
-# The gateway sets these header fields itself, so it drops them from an engine's answer.
-DROPPED: Final = HOP | {b"x-headway-%b" % name for name in (b"target", b"reason", b"request", b"cascade", b"prefill")}
 AGAIN: Final = (502, 503, 504, 429)  # on these statuses, the gateway tries another engine
 RETRY_AFTER: Final = b"retry-after: %d" % RETRY_AFTER_S
 DEADLINE_PASSED: Final = "the deadline has passed"
@@ -86,6 +94,8 @@ class Exchange:
     sent: bool = False  # whether a part of the answer has been sent to the client
     over: bool = False
     until_close: bool = False  # whether the engine ends its answer by closing the connection
+    closes: bool = False  # whether the gateway closes the client's connection after the answer
+    unframed: Payload | None = None  # removes the chunk framing of an answer to HTTP/1.0; None if nothing is removed
     again: bool = False  # whether to discard this engine's answer and try another engine when the answer has ended
     chunked: bool = False
     opening: bytes = b""  # head of the answer, which is sent together with the first piece of the body
@@ -183,7 +193,14 @@ class Exchange:
             return
         phrase = b"OK" if upstream is None else upstream.phrase
         lines = [b"HTTP/1.1 %d %b" % (status, phrase)]
-        lines += [name + b": " + value for name, value in fields if name not in DROPPED]
+        dropped = HOP
+        if b"connection" in named:
+            dropped |= connection_fields(fields) - FRAMING
+        version_1_0 = self.incoming.version == "1.0"
+        if version_1_0 and self.chunked:
+            dropped |= FRAMING
+            self.unframed = Payload(fields)
+        lines += [name + b": " + value for name, value in fields if name not in dropped and not name.startswith(OWNED)]
         if status in TRY_LATER and b"retry-after" not in named:
             lines.append(RETRY_AFTER)
         lines.append(self.backend.target_line)
@@ -191,8 +208,11 @@ class Exchange:
             lines.append(self.services.reasons.line(self.flight.reason))
         lines.append(b"x-headway-request: %d" % self.request.id)
         lines += self.marks
-        if self.until_close or not self.incoming.keep_alive:
+        self.closes = self.until_close or self.unframed is not None or not self.incoming.keep_alive
+        if self.closes:
             lines.append(b"connection: close")
+        elif version_1_0:
+            lines.append(b"connection: keep-alive")
         lines.append(b"\r\n")
         self.sent = True
         self.since, self.patience = self.services.clock.seconds(), self.services.timeouts.silence_s
@@ -205,6 +225,8 @@ class Exchange:
         """Forward a piece of the engine's body to the client, including its chunk framing."""
         if self.again:
             return
+        if self.unframed is not None:
+            data = self.unframed.read(data)
         if self.opening:
             self.client.transport.writelines([self.opening, data])
             self.opening = b""
@@ -215,7 +237,7 @@ class Exchange:
         upstream.active = True
         if self.tally.count(data) and self.status < 400:
             self.record_first_token()
-            if upstream.exchange is self:
+            if upstream.exchange is self and self.unframed is None:
                 upstream.pass_on(self.client.transport.write, self.tally)
 
     def record_first_token(self) -> None:
@@ -232,7 +254,7 @@ class Exchange:
             self._retry(f"status {self.status}")
             return
         self.end("completed" if self.status < 400 else "failed", "" if self.status < 400 else f"status {self.status}")
-        self.client.finish(self.incoming.keep_alive and not self.until_close)
+        self.client.finish(not self.closes)
 
     def on_broken(self, upstream: Upstream | None, why: str) -> None:
         """Retry or fail the request after the engine's connection was lost or its answer was invalid."""
@@ -264,10 +286,14 @@ class Exchange:
         """End an answer that has partly reached the client. If the framing allows it, send an error event."""
         self.end(outcome, why)
         if self.tally.stream and self.chunked and upstream is not None and upstream.between_chunks():
-            self.client.transport.write(error_event(message))
+            self.client.transport.write(self.framed(error_event(message)))
             self.client.finish(False)
         else:
             self.client.transport.abort()
+
+    def framed(self, data: bytes) -> bytes:
+        """Return a piece of a chunked answer as the client reads it: HTTP/1.0 has no chunks."""
+        return data if self.unframed is None else self.unframed.read(data)
 
     def overdue(self, now: float) -> None:
         """Give up on an engine that has been silent for too long. Called periodically."""

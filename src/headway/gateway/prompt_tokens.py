@@ -41,7 +41,7 @@ BY_TOKENS: Final = 1024  # prompts with more bytes than this are tokenized in a 
 STRETCH: Final = 2048  # number of tokens that a thread hashes before it lets other threads run
 WAITING: Final = 256  # maximum number of prompts in the thread pool; further prompts are hashed by bytes, not by tokens
 MODELS: Final = 1000  # maximum number of models whose root key is cached
-_texts = msgspec.json.Decoder(str | list[str | TokenId | list[TokenId]])
+_texts = msgspec.json.Decoder(str | list[str | TokenId | list[TokenId]] | None)
 _any = msgspec.json.Decoder()
 
 

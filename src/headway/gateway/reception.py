@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -43,6 +44,8 @@ class Reception:
         self.seconds, self.count_refusal = services.clock.seconds, metrics.count_refusal
         self.on_refusal: Callable[[ClientConnection, Incoming, int, str], None] | None = None
         self.clients: dict[ClientConnection, None] = {}
+        self.addresses: Counter[str] = Counter()
+        self.half_closed = True
         self.held_bytes = 0  # total size of the request bodies in memory
         self.draining = False
 
@@ -53,9 +56,6 @@ class Reception:
         kind = ROUTED.get(path)
         if kind is None or incoming.method != b"POST":
             self._answer(client, incoming, path)
-            return
-        if incoming.version == "1.0":  # HTTP/1.0 has no chunked answers
-            self._refuse(client, incoming, 505, "this path needs HTTP/1.1")
             return
         key: Key | None = None
         if self.keyring is not None:
@@ -73,7 +73,7 @@ class Reception:
             chain = self.chains.get(body.model)
             if chain is None or kind == "embedding":
                 request = self.intake.request(kind, incoming, body, key)
-                exchange = self.exchange_type(self.services, client, incoming, request, body.stream, key)
+                exchange = self.exchange_type(self.services, client, incoming, request, bool(body.stream), key)
             else:
                 body.model = chain.models[0]
                 request = self.intake.request(kind, incoming, body, key)

@@ -15,14 +15,16 @@ ENDS: Final = b']"'
 LONGEST_MODEL: Final = 1024  # maximum length of a model's name, in characters
 Digest = Callable[[bytes | memoryview, int], int]  # a hash function; its arguments are the data and a seed
 Fields = dict[str, Raw]
-NOTHING: Final = (b"null", b"false")
+NULL: Final = b"null"
+NOTHING: Final = (NULL, b"false")
 
 
 class Body(Struct):
-    """The fields of a request body that the gateway reads. Raw fields are decoded only when used."""
+    """The fields of a request body that the gateway reads. Raw fields are decoded only when used. A field that is null
+    counts as missing, except `prompt`, which OpenAI's API allows to be null."""
 
     model: Annotated[str, Meta(max_length=LONGEST_MODEL)] = ""
-    stream: bool = False
+    stream: bool | None = False
     messages: Raw = Raw()
     prompt: Raw = Raw()
     input: Raw = Raw()
@@ -50,13 +52,17 @@ class Body(Struct):
     @property
     def sets_kv_transfer(self) -> bool:
         """Whether the client sets fields of KV transfer, which could make an engine connect to any host."""
-        return bool(
-            self.kv_transfer_params
-            or self.bootstrap_host
-            or self.bootstrap_port
-            or self.bootstrap_room
-            or self.headway_kv
+        return (
+            _is_set(self.kv_transfer_params)
+            or _is_set(self.bootstrap_host)
+            or _is_set(self.bootstrap_port)
+            or _is_set(self.bootstrap_room)
+            or _is_set(self.headway_kv)
         )
+
+
+def _is_set(raw: Raw) -> bool:
+    return bool(raw) and bytes(raw) != NULL
 
 
 _decode: Callable[[bytes], Body] = msgspec.json.Decoder(Body).decode
@@ -65,11 +71,18 @@ _decode: Callable[[bytes], Body] = msgspec.json.Decoder(Body).decode
 def read_body(data: bytes) -> Body:
     """Decode a request body. Raise msgspec.MsgspecError if it is not a JSON object with the fields of `Body`."""
     try:
-        return _decode(data)
+        body = _decode(data)
     except UnicodeDecodeError:
         raise msgspec.DecodeError("the text is not UTF-8") from None
     except RecursionError:
         raise msgspec.DecodeError("the document is nested too deeply") from None
+    if len(body.messages) == len(NULL) and not _is_set(body.messages):
+        body.messages = Raw()
+    if len(body.input) == len(NULL) and not _is_set(body.input):
+        body.input = Raw()
+    if (body.messages or body.input) and len(body.prompt) == len(NULL) and not _is_set(body.prompt):
+        body.prompt = Raw()
+    return body
 
 
 def boundaries(size: int) -> list[int]:

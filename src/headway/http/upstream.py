@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 LONGEST_HEAD: Final = 64 * 1024
 MOST_FREE: Final = 256  # maximum number of idle connections to one engine
 LAST_CHUNK: Final = b"0\r\n\r\n"
-FRAMING: Final = (b"content-length", b"transfer-encoding")
+FRAMING: Final = frozenset((b"content-length", b"transfer-encoding"))
 # Header fields that apply to one connection and are not forwarded.
 HOP: Final = frozenset(b"connection keep-alive proxy-connection te trailer upgrade proxy-authorization expect".split())
 OURS: Final = frozenset((b"host", *FRAMING, *HOP))
+OWNED: Final = b"x-headway-"  # fields with this prefix belong to the gateway, and are forwarded in neither direction
 OURS_AND_KEY: Final = OURS | {b"authorization"}
 PHRASE: Final = len("HTTP/1.1 200 ")  # offset of the reason phrase in a status line
 INVALID_HTTP: Final = "invalid HTTP response"
@@ -227,11 +228,21 @@ def forwarded_head(incoming: Incoming, address: Address, length: int, bearer: by
         b"content-length: %d" % length,
     ]
     dropped = OURS_AND_KEY if hides_key else OURS
-    lines += [name + b": " + value for name, value in incoming.fields if name not in dropped]
+    if b"connection" in incoming.named:
+        dropped |= connection_fields(incoming.fields)
+    lines += [
+        name + b": " + value for name, value in incoming.fields if name not in dropped and not name.startswith(OWNED)
+    ]
     if bearer is not None:
         lines.append(b"authorization: Bearer " + bearer)
     lines.append(b"\r\n")
     return b"\r\n".join(lines)
+
+
+def connection_fields(fields: Fields) -> frozenset[bytes]:
+    """Return the names in the header field `Connection`. These fields apply to one connection and are not forwarded."""
+    values = b",".join(value for name, value in fields if name == b"connection")
+    return frozenset(name.strip().lower() for name in values.split(b","))
 
 
 def take_free(server: Server) -> Upstream | None:

@@ -1,17 +1,18 @@
-"""Client connections: HTTP/1.1 on asyncio's transport, with limits on size, number and time."""
+"""Client connections: HTTP/1.1 and HTTP/1.0 on asyncio's transport, with limits on size, number and time."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+import socket
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Annotated, Any, Final, Protocol
 
 import httptools
 from msgspec import Meta, Struct
 
-from headway.config.keys import INTERNAL, Positive, PositiveSeconds
+from headway.config.keys import INTERNAL, Doc, Positive, PositiveSeconds
 from headway.http.address import send_at_once
 from headway.http.replies import error_body, head_of
 
@@ -21,7 +22,12 @@ STRANGERS: Final = 64 * 1024  # when more bytes of a body than this have arrived
 LINGER_S: Final = 5.0  # time that a refused client has to stop sending and to read the reason, in seconds
 MANY_FIELDS: Final = "the request has too many header fields"
 LONG_HEAD: Final = "the head of the request is too long"
+LONG_TARGET: Final = "the URL of the request is too long"
 NO_UPGRADE: Final = "the connection cannot be upgraded"
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+GONE_S: Final = 0.02  # time until the gateway first looks whether a client that sends no more has disconnected
+IPV4_MAPPED: Final = bytes(10) + b"\xff\xff"  # prefix of IPv4 addresses in IPv6 sockets
+PROBE_S: Final = 5.0  # time between two interim answers to a client that sends no more
 log = logging.getLogger("headway.gateway")
 
 
@@ -37,7 +43,18 @@ class Limits(Struct, frozen=True):
     unsent_bytes: Annotated[int, INTERNAL] = 256 * 1024  # an answer pauses when it has this many unsent bytes
     unread_s: Annotated[PositiveSeconds, "time for which a client may read nothing of its answer"] = 60.0
     connections: Annotated[Positive, "open connections of all clients together"] = 16_384
+    address_connections: Annotated[
+        Positive | None,
+        Doc(
+            "open connections from one client address; the addresses of an IPv6 network (64 bits) count as one",
+            default="a quarter of `connections`",
+        ),
+    ] = None
     held_bytes: Annotated[Positive, "size of all bodies in memory: those that arrive, and those in flight"] = 1 << 30
+
+    @property
+    def per_address(self) -> int:
+        return max(1, self.connections // 4) if self.address_connections is None else self.address_connections
 
 
 class Incoming(Struct):
@@ -55,6 +72,10 @@ class Answering(Protocol):
 
     over: bool
 
+    @property
+    def sent(self) -> bool | int:
+        """Whether a part of the answer has been sent to the client."""
+
     def client_gone(self) -> None: ...
 
     def overdue(self, now: float) -> None: ...
@@ -70,6 +91,8 @@ class Host(Protocol):
 
     limits: Limits
     clients: dict[ClientConnection, None]
+    addresses: Counter[str]  # number of open connections by client address
+    half_closed: bool  # whether a client that has closed its sending half gets its answer; if not, it counts as gone
     held_bytes: int  # total size of all request bodies in memory, in bytes
     draining: bool
 
@@ -95,6 +118,9 @@ class ClientConnection(asyncio.Protocol):
         self.stage = "idle"  # what the connection waits for: "idle" (a request), "head" or "body"
         self.since = 0.0  # time at which `stage` last changed
         self.paused = self.closing = self.beginning = False
+        self.ended = False  # whether the client has closed its sending half
+        self.probed = 0.0  # time of the last interim answer to a client that has closed its sending half
+        self.address = ""
         self.refusal: tuple[int, str] | None = None  # status and reason of an error to send after the pending answers
         self.stuck: tuple[int, float] | None = None  # number of unsent bytes, and time at which this number last fell
         self.transport: Any = None
@@ -104,6 +130,7 @@ class ClientConnection(asyncio.Protocol):
         self.head_fields: Fields = []  # header fields of the current request, without trailers
         self.named: dict[bytes, bytes] = {}
         self.target = b""
+        self.version = ""
         self.body: list[bytes] = []
         self.held = 0  # total size of this connection's request bodies in memory, in bytes
         self.answering_bytes = 0  # size of the body of the request that is being answered, in bytes
@@ -116,13 +143,21 @@ class ClientConnection(asyncio.Protocol):
         send_at_once(transport)
         self.since = self.host.seconds()
         self.stage = "head"
-        full = len(self.host.clients) >= self.host.limits.connections
-        self.host.clients[self] = None
+        host = self.host
+        full = len(host.clients) >= host.limits.connections
+        host.clients[self] = None
+        self.address = network_of(transport.get_extra_info("peername"))
+        host.addresses[self.address] += 1
         if full:
             self.refuse(503, "the gateway has too many connections", linger=False)
+        elif host.addresses[self.address] > host.limits.per_address:
+            self.refuse(429, "this client address has too many connections", linger=False)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.host.clients.pop(self, None)
+        self.host.addresses[self.address] -= 1
+        if not self.host.addresses[self.address]:
+            del self.host.addresses[self.address]
         self.waiting.clear()
         self.host.held_bytes -= self.held
         self.held = self.answering_bytes = 0
@@ -151,11 +186,35 @@ class ClientConnection(asyncio.Protocol):
             self.refuse(400, "the request is not valid HTTP/1.1")
         if self.stage == "head":
             if self.head_bytes > self.host.limits.head_bytes:
-                self.refuse(431, LONG_HEAD)
+                long_target = len(self.target) > self.host.limits.head_bytes
+                self.refuse(*((414, LONG_TARGET) if long_target else (431, LONG_HEAD)))
             elif len(self.fields) > self.host.limits.fields:
                 self.refuse(431, MANY_FIELDS)
         elif self.stage == "body" and self.loose > self.host.limits.head_bytes:
             self.refuse(431, "the chunk framing of the body is too long")
+
+    def eof_received(self) -> bool:
+        """If requests are pending, keep the connection open for their answers. The client may have closed only its
+        sending half; `_probe` finds out if it has disconnected."""
+        self.ended = not self.closing and self.host.half_closed and (self.exchange is not None or bool(self.waiting))
+        if self.ended:
+            self._probe(self.host.seconds())
+            asyncio.get_running_loop().call_later(GONE_S, self._close_if_gone)
+        return self.ended
+
+    def _probe(self, now: float) -> None:
+        """Write an interim answer, which clients ignore. If the client has disconnected, its machine resets the
+        connection. Once an answer has begun, the pieces of the answer serve the same purpose."""
+        self.probed = now
+        if self.exchange is not None and not self.exchange.sent and self.version != "1.0":
+            self.transport.write(CONTINUE)
+
+    def _close_if_gone(self) -> None:
+        """Close the connection if the client has reset it. After the end of the client's data, the event loop does not
+        report a reset."""
+        sock = None if self.transport.is_closing() else self.transport.get_extra_info("socket")
+        if sock is not None and sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self.transport.abort()
 
     def pause_writing(self) -> None:
         self.paused = True
@@ -171,6 +230,8 @@ class ClientConnection(asyncio.Protocol):
 
     def answer(self, incoming: Incoming, status: int, body: bytes, fields: tuple[tuple[str, str], ...] = ()) -> None:
         """Send a complete answer, and finish the request."""
+        if incoming.keep_alive and incoming.version == "1.0":
+            fields = (*fields, ("connection", "keep-alive"))
         head = head_of(status, len(body), fields, close=not incoming.keep_alive)
         self.transport.writelines([head] if incoming.method == b"HEAD" else [head, body])
         self.finish(incoming.keep_alive)
@@ -209,18 +270,29 @@ class ClientConnection(asyncio.Protocol):
         limits = host.limits
         if len(fields) > limits.fields:
             raise Refused(431, MANY_FIELDS)
-        if self.head_bytes > limits.head_bytes and sum(len(a) + len(b) for a, b in fields) > limits.head_bytes:
-            raise Refused(431, LONG_HEAD)
+        if self.head_bytes > limits.head_bytes:
+            self._check_size(limits.head_bytes)
         self.head_fields, self.fields, self.named = fields, [], dict(fields)
         named = self.named
-        if b"upgrade" in named:
-            raise Refused(400, NO_UPGRADE)
+        self.version = self.parser.get_http_version()
+        check_head(self.version, fields, named)
         length = named.get(b"content-length", b"")
         if length.isdigit() and int(length) > limits.body_bytes:
             raise Refused(413, f"the body is larger than {limits.body_bytes:,} bytes")
-        if b"expect" in named and named[b"expect"].lower() == b"100-continue" and self.exchange is None:
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if b"expect" in named and self._expects(named[b"expect"]):
+            self.transport.write(CONTINUE)
         self.stage, self.since, self.head_bytes, self.loose = "body", host.seconds(), 0, 0
+
+    def _check_size(self, most: int) -> None:
+        """Refuse a URL or a head with more bytes than `most`. Bytes of the body may have arrived with the head."""
+        if len(self.target) > most:
+            raise Refused(414, LONG_TARGET)
+        if len(self.target) + sum(len(name) + len(value) for name, value in self.fields) > most:
+            raise Refused(431, LONG_HEAD)
+
+    def _expects(self, value: bytes) -> bool:
+        """Return whether the client waits for an interim answer. HTTP/1.0 has no interim answers."""
+        return value.lower() == b"100-continue" and self.exchange is None and self.version != "1.0"
 
     def on_body(self, data: bytes) -> None:
         host, size = self.host, len(data)
@@ -250,7 +322,7 @@ class ClientConnection(asyncio.Protocol):
             self.head_fields,
             body,
             parser.should_keep_alive(),
-            parser.get_http_version(),
+            self.version,
             self.named,
         )
         self.waiting.append(incoming)
@@ -268,7 +340,7 @@ class ClientConnection(asyncio.Protocol):
         self.held -= self.answering_bytes
         host.held_bytes -= self.answering_bytes
         self.answering_bytes = 0
-        if not keep or self.closing or host.draining:
+        if not keep or self.closing or host.draining or (self.ended and not self.waiting and self.refusal is None):
             self.closing = True
             self.transport.close()
         elif self.waiting:
@@ -309,6 +381,10 @@ class ClientConnection(asyncio.Protocol):
         if (self.paused or self.closing) and self._stalls(now):
             self.transport.abort()
             return
+        if self.ended:
+            self._close_if_gone()
+            if now - self.probed > PROBE_S:
+                self._probe(now)
         if self.exchange is not None:
             self.exchange.overdue(now)
             return
@@ -333,3 +409,36 @@ class Refused(Exception):
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
         self.status = status
+
+
+def check_head(version: str, fields: Fields, named: dict[bytes, bytes]) -> None:
+    """Refuse a head whose version, host or framing is missing, ambiguous or unknown."""
+    if version not in ("1.1", "1.0"):
+        raise Refused(505, "the gateway speaks HTTP/1.1 and HTTP/1.0")
+    if b"host" not in named:
+        if version == "1.1":
+            raise Refused(400, "the request has no Host header field")
+    elif sum(name == b"host" for name, _ in fields) > 1:
+        raise Refused(400, "the request has more than one Host header field")
+    if b"transfer-encoding" in named:
+        values = b",".join(value for name, value in fields if name == b"transfer-encoding")
+        codings = [coding.strip().lower() for coding in values.split(b",")]
+        if version == "1.0":
+            raise Refused(400, "HTTP/1.0 has no Transfer-Encoding")
+        if codings != [b"chunked"]:  # if chunked is not the last coding, the end of the body is unknown
+            status = 501 if codings[-1] == b"chunked" else 400
+            raise Refused(status, "the only Transfer-Encoding that the gateway accepts is chunked")
+    if b"upgrade" in named:
+        raise Refused(400, NO_UPGRADE)
+
+
+def network_of(peer: Any) -> str:
+    """Return the client address that counts towards the limit of connections: the IPv4 address, or the first 64 bits
+    of the IPv6 address, because one client may own all addresses of such a network."""
+    host = str(peer[0]) if isinstance(peer, tuple) and peer else ""
+    if ":" not in host:
+        return host
+    packed = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
+    if packed.startswith(IPV4_MAPPED):
+        return socket.inet_ntop(socket.AF_INET, packed[12:])
+    return packed[:8].hex()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headway.gateway.exchange import DEADLINE_PASSED, Exchange
 from headway.http.replies import error_body
+from headway.http.upstream import OWNED
 from headway.http.wire import Fields, Incoming
 from headway.interop.ext_proc import BUFFERED, FULL_DUPLEX, OVERWRITE, ProcessingResponse
 
@@ -227,6 +228,7 @@ class Stream:
             _set(heads, "authorization", b"Bearer " + backend.key)
         elif pick.key is not None:  # the engine must not see the picker's key
             heads.remove_headers.append("authorization")
+        heads.remove_headers.extend(name.decode() for name, _ in self._fields if name.startswith(OWNED))
         reply.dynamic_metadata.get_or_create_struct(NAMESPACE)[TARGET] = target
         self._replies.set_result([reply])
 

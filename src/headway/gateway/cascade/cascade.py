@@ -55,7 +55,7 @@ class Cascade(Exchange):
     ) -> None:
         # The gateway cannot judge a compressed answer, so do not let engines compress.
         readable = [field for field in incoming.fields if field[0] != b"accept-encoding"]
-        super().__init__(services, client, replace(incoming, fields=readable), request, body.stream, key)
+        super().__init__(services, client, replace(incoming, fields=readable), request, bool(body.stream), key)
         self.intake = intake
         self.chain, self.prompt, self.kind, self.step = chain, body, request.kind, 0
         self.fields = read_fields(incoming.body)
@@ -194,7 +194,7 @@ class Cascade(Exchange):
             fields.append((b"content-length", b"%d" % len(held)))
         super().on_head(self.upstream, self.status, fields)
         self.until_close = closes  # restore the engine's value: `on_head` set it from the changed header fields
-        self.client.transport.writelines([self.opening, held])
+        self.client.transport.writelines([self.opening, self.framed(held)])
         self.opening = b""
         self.first_ps = self.services.clock.now_ps()
 
@@ -204,7 +204,7 @@ class Cascade(Exchange):
             upstream = self._drop_upstream()
             self.on_broken(upstream, "an event is too long")
         elif lines:
-            self.client.transport.write(chunk(b"".join(map(strip_logprobs, lines))))
+            self.client.transport.write(self.framed(chunk(b"".join(map(strip_logprobs, lines)))))
 
     def on_complete(self) -> None:
         if self.over:
@@ -224,7 +224,7 @@ class Cascade(Exchange):
                 return
         if self.stage == STRIPPED:
             rest = self.lines.rest
-            self.client.transport.write(chunk(strip_logprobs(rest)) + b"0\r\n\r\n")
+            self.client.transport.write(self.framed(chunk(strip_logprobs(rest)) + b"0\r\n\r\n"))
         super().on_complete()
 
 

@@ -28,11 +28,14 @@ WHY: Final = {
     408: "The request took too long to arrive.",
     409: "Another source defines this name, or the engine conflicts with others.",
     413: "The body is too large.",
-    429: "The key has reached its rate limit. Retry after the seconds in `Retry-After`.",
+    414: "The URL is too long.",
+    429: "The key or the client address has reached its limit. Retry after the seconds in `Retry-After`.",
     431: "The header is too large.",
+    501: "The body has a transfer coding other than chunked.",
     502: "The engine failed, and no other could be tried.",
     503: "Admission rejected the request, or no engine is available. Retry after the seconds in `Retry-After`.",
     504: "The deadline has passed.",
+    505: "The version is neither HTTP/1.1 nor HTTP/1.0.",
 }
 BODY: Final[Json] = {
     known.name: msgspec.json.schema(known.type) for known in msgspec.structs.fields(Body) if known.type is not Raw
