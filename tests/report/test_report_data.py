@@ -20,6 +20,7 @@ from headway.report.number_format import brief
 from headway.report.over_time import coarse, grid_of, loads
 from headway.report.sections.sweep_lines import front, quantity
 from headway.results.decisions import Decision, Decisions
+from headway.results.findings.observed import Observed
 from headway.results.records import Series
 from headway.results.statistics import PS_PER_MS
 from headway.results.time_grid import Grid, SpanSums
@@ -88,7 +89,7 @@ def test_a_curve_goes_through_exact_order_statistics(values: list[int]) -> None:
 
 def test_the_curves_are_of_the_requests_that_statistics_are_about() -> None:
     result = simulate(ROOT / "examples" / "01_first_run.yaml", overrides=["workload.requests=150", "warmup=50"])
-    figures = curves(result)
+    figures = curves(Observed(result))
     for name, points in figures.items():
         spread = result.summary()["latency"][name]
         assert points[0][0] == brief(spread["min"]) and points[-1][0] == brief(spread["max"])

@@ -46,7 +46,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Read:
 def test_the_parts_stand_in_reading_order(page: Read) -> None:
     assert [attributes["id"] for tag, attributes in page.seen if tag == "section"] == ORDER
     links = [attributes["href"] for tag, attributes in page.seen if tag == "a"]
-    assert links == [f"#{name}" for name in ORDER[1:]]
+    assert links[: len(ORDER) - 1] == [f"#{name}" for name in ORDER[1:]]
     assert page.text.index("serves this best") < page.text.index("Headline")
 
 
@@ -156,8 +156,33 @@ def test_findings_are_told_with_their_evidence(tmp_path: Path) -> None:
     result._findings = [finding()]
     page = read(report(result, tmp_path / "page.html"))
     assert "12 requests waited long." in page.text
-    assert "starvation, severity 0.70; from 1 s to 3 s; on instance-0" in page.text
-    assert ["share", "0.04"] in page.cells and ["example requests", "1, 2"] in page.cells
+    assert "note: starvation; from 1 s to 3 s; on instance-0" in page.text
+    assert ["share", "0.04"] in page.cells and ["severity", "0.7"] in page.cells
+    assert "1, 2. To explain one, save the run with -o FOLDER." in page.text
+
+
+def test_a_finding_links_to_its_requests_to_its_command_and_to_its_mark_over_time(tmp_path: Path) -> None:
+    late = {"workload": {"requests": 60, "rate": "60/s", "prompt_tokens": 2000}, "cluster": {"instances": 1}}
+    result = simulate({**late, "slo": {"ttft": "300ms"}})
+    result.save(tmp_path / "run")
+    page = read(report(tmp_path / "run", tmp_path / "page.html"))
+    first = result.findings()[0]
+    assert first.kind == "bottleneck"
+    assert f"headway explain {tmp_path / 'run'} {first.requests[0]}" in page.text
+    assert "severe: bottleneck; explains 100.0 % of the loss; resource: prefill" in page.text
+    anchors = {attributes.get("id") for tag, attributes in page.seen if tag == "div"}
+    marks = [value for chart in page.charts() for value in chart.get("data", {}).get("values", []) if "link" in value]
+    assert {mark["link"] for mark in marks} == {f"#finding-0-{turn}" for turn in range(len(result.findings()))}
+    assert {mark["link"].removeprefix("#") for mark in marks} <= anchors
+
+
+def test_the_time_of_late_requests_is_drawn_by_its_parts(tmp_path: Path) -> None:
+    workload = {"requests": 60, "rate": "60/s", "prompt_tokens": 2000, "output_tokens": 10}
+    result = simulate({"workload": workload, "cluster": {"instances": 1}, "slo": {"e2e": "1ms"}})
+    page = read(report(result, tmp_path / "page.html"))
+    (chart,) = [chart for chart in page.charts() if chart.get("description", "").startswith("Mean time of the late")]
+    drawn = sum(value["seconds"] for value in chart["data"]["values"])
+    assert drawn == pytest.approx(result.summary()["latency"]["e2e"]["mean"] / 1000, rel=1e-3)
 
 
 def test_no_target_is_called_everybodys_where_tenants_have_their_own(tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ def lines(
 
 def events(rows: Sequence[Json], span: tuple[float, float], colours: Palette) -> Json:
     """Return a chart with a lane for each kind of event and a mark for each event. A mark is as long as its event. A
-    row has `policy`, `kind`, `at`, `until` (seconds), `count` and `text`."""
+    row has `policy`, `kind`, `at`, `until` (seconds), `count`, `text` and `link` (the address that a click opens)."""
     size, unit, across = time_axis(span)
     short = (span[1] - span[0]) / 300  # length of the shortest visible mark, in seconds
     values = [
@@ -254,6 +254,7 @@ def events(rows: Sequence[Json], span: tuple[float, float], colours: Palette) ->
             "y": categories("kind", kinds, labelLimit=130, ticks=False, grid=True),
             "yOffset": offset(colours),
             "color": by_policy(colours),
+            "href": {"field": "link"},
             "tooltip": hints(
                 ("kind", "event"), ("policy", "policy"), ("at", unit), ("count", "count"), ("text", "details")
             ),

@@ -20,7 +20,6 @@ from headway.results.decisions import Decision, scorer_weights
 from headway.results.findings.observed import Observed
 from headway.results.records import Counterfactual, Finding, best_alternatives
 from headway.results.result import Result
-from headway.results.sample import completed_sample
 from headway.results.scaling import levels
 from headway.results.statistics import PS_PER_MS, Spread, spread_of
 from headway.results.survey import best_estimate, survey
@@ -177,16 +176,18 @@ class Digest(Struct, frozen=True):
     calibration: dict[tuple[int, int], int]  # (believed, actual) cached fraction in tenths -> number of requests
     decided: Decided | None
     findings: list[Finding]
+    late_times: dict[str, float]  # mean seconds of the late requests in each part of their time, see `time_split`
 
 
 def digest(label: str, result: Result, folder: str = "") -> Digest:
     load = loads(result)
+    run = Observed(result)
     return Digest(
         label=label,
         folder=folder,
         summary=result.summary(),
         names=result.instance_ids(),
-        curves=curves(result),
+        curves=curves(run),
         loads=load,
         kv=_kv(result, load.grid),
         replicas=[(level.at_ps / PS_PER_SECOND, level.serving) for level in levels(result.states)],
@@ -194,14 +195,19 @@ def digest(label: str, result: Result, folder: str = "") -> Digest:
         calibration=calibration(result) if "shadow" in result.summary() else {},
         decided=digest_decisions(result),
         findings=result.findings(),
+        late_times=late_times(run),
     )
 
 
-def curves(result: Result) -> dict[str, Curve]:
+def curves(run: Observed) -> dict[str, Curve]:
     """Return the distributions of the completed requests after the warm-up."""
-    run = Observed(result)
-    sample = completed_sample(run.requests, run.facts)
+    sample = run.sample
     return {"ttft": curve(sample.ttft_ps), "tpot": curve(sample.tpot_ps()), "e2e": curve(sample.e2e_ps)}
+
+
+def late_times(run: Observed) -> dict[str, float]:
+    late = run.loss.late
+    return {part: time / PS_PER_SECOND / len(late) for part, time in run.split.total(late).items()} if late else {}
 
 
 def curve(values_ps: Sequence[float]) -> Curve:

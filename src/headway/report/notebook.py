@@ -245,6 +245,7 @@ def _event_chart(findings: Sequence[Any]) -> list[Figure]:
             "until": finding.until_ps / PS_PER_SECOND,
             "count": finding.count,
             "text": finding.title,
+            "link": "",
         }
         for finding in findings
     ]

@@ -11,7 +11,8 @@ from headway.report.charts import MOST
 from headway.report.digest import Book, digest
 from headway.report.sections.attainment import slo
 from headway.report.sections.cache_hits import cache
-from headway.report.sections.details import findings, parameters
+from headway.report.sections.details import parameters
+from headway.report.sections.finding_list import findings
 from headway.report.sections.latency_curves import distributions
 from headway.report.sections.load_over_time import load, over_time
 from headway.report.sections.opening import headline, opening

@@ -118,7 +118,7 @@ def book_of(cases: Cases) -> Book:
 
 def _digest(case: Case) -> Digest:
     curves = {name: _curve(case.summary["latency"][name]) for name in NAMES}
-    return Digest(case.label, "", case.summary, {}, curves, NOT_SIMULATED, {}, [], [], {}, None, [])
+    return Digest(case.label, "", case.summary, {}, curves, NOT_SIMULATED, {}, [], [], {}, None, [], {})
 
 
 def _curve(spread: Mapping[str, float | None]) -> Curve:

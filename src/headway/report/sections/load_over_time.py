@@ -9,6 +9,7 @@ from headway.report.charts import Line, events, heat, largest, lines, side_by_si
 from headway.report.digest import Book, Digest
 from headway.report.number_format import count, number, percent, time_text
 from headway.report.over_time import busiest
+from headway.report.sections.finding_list import anchor
 from headway.results.records import group_by
 from headway.types import PS_PER_SECOND, Json
 
@@ -100,7 +101,7 @@ def over_time(book: Book) -> str:
         for (title, unit), points in series.items()
         if points
     ]
-    rows = [row for run in runs for row in _events(run)]
+    rows = [row for place, run in enumerate(runs) for row in _events(place, run)]
     if rows:
         figures.append(book.figure("Events", events(rows, span, book.colours)))
     heads = ["run", "waiting, mean", "waiting, peak", "running, mean", "running, peak", "duration"]
@@ -128,12 +129,14 @@ def _steps(run: Digest) -> Line:
     return [*points, (max(grid.seconds(grid.bins), points[-1][0]), points[-1][1])]
 
 
-def _events(run: Digest) -> list[Json]:
-    rows = [(event.kind, event.at_s, event.at_s, event.count, event.text) for event in run.events]
-    for finding in run.findings:
+def _events(place: int, run: Digest) -> list[Json]:
+    """Return a row for each event and each finding of a run. `place` is its position among the drawn runs."""
+    rows = [(event.kind, event.at_s, event.at_s, event.count, event.text, "") for event in run.events]
+    for turn, finding in enumerate(run.findings):
         begin, end = (at / PS_PER_SECOND for at in (finding.at_ps, finding.until_ps))
-        rows.append((finding.kind.replace("_", " "), begin, end, finding.count, finding.title))
-    names = ("policy", "kind", "at", "until", "count", "text")
+        link = f"#{anchor(place, turn)}"
+        rows.append((finding.kind.replace("_", " "), begin, end, finding.count, finding.title, link))
+    names = ("policy", "kind", "at", "until", "count", "text", "link")
     return [dict(zip(names, (run.label, *row), strict=True)) for row in rows]
 
 
