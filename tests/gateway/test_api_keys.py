@@ -15,6 +15,7 @@ from openai_client import openai, openai_client
 from headway.cli import status
 from headway.errors import HeadwayError
 from headway.gateway.api_keys import Keyring, new_key
+from headway.gateway.config import Config
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 
@@ -81,6 +82,36 @@ def test_the_key_overrides_the_tenant_header(live, tmp_path):
     )
     ask(gateway, keys["bob"], extra_headers={"x-headway-tenant": "ann", "x-headway-class": "critical"})
     gateway.until(lambda: tenants == [("bob", "batch")])
+
+
+@pytest.mark.parametrize(
+    ("most", "asked", "classes", "given"),
+    [
+        ("standard", "realtime", None, "standard"),
+        ("standard", "batch", None, "batch"),
+        ("realtime", "best-effort", None, "best-effort"),
+        ("batch", None, None, "batch"),
+        ("batch", "Realtime", None, "batch"),
+        ("standard", "unheard-of", None, "standard"),
+        ("unheard-of", "batch", None, "unheard-of"),
+        ("silver", "gold", ["gold", "silver", "tin"], "silver"),
+        ("silver", "tin", ["gold", "silver", "tin"], "tin"),
+        (None, "realtime", None, "standard"),
+        (None, "batch", None, "batch"),
+    ],
+)
+def test_a_client_may_ask_only_for_a_less_important_class_than_its_keys(live, tmp_path, most, asked, classes, given):
+    file, keys = ring(tmp_path, **({} if most is None else {"slo_class": most}))
+    gateway = live(1, keys=file, **({} if classes is None else {"classes": classes}))
+    seen = []
+    gateway.app.services.on_end.append(lambda exchange, *rest: seen.append(exchange.request.slo_class))
+    ask(gateway, keys["ann"], extra_headers={} if asked is None else {"x-headway-class": asked})
+    gateway.until(lambda: seen == [given])
+
+
+def test_a_class_has_one_rank():
+    with pytest.raises(HeadwayError, match="classes: expected different classes"):
+        Config.load({"backends": {"a": "http://a"}, "classes": ["a", "b", "a"]})
 
 
 def test_a_key_limits_requests_in_flight(live, tmp_path):

@@ -34,7 +34,9 @@ class ApiKey(Struct):
     burst: Annotated[Many | None, Doc("requests allowed at once", default="one second's worth of `rate`")] = None
     concurrency: Annotated[Many | None, "requests allowed in flight"] = None
     tenant: Annotated[str | None, Doc("tenant of its requests", default="name of the key")] = None
-    slo_class: Annotated[str | None, Doc("SLO class of its requests", default="that of the request")] = None
+    slo_class: Annotated[str, "most important SLO class of its requests; a request may ask for a later one"] = (
+        "standard"
+    )
 
 
 class Refusal(Struct, frozen=True):

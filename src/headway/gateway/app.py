@@ -89,7 +89,9 @@ class App:
         self.handover = None if config.disaggregation is None else Handover(self.services, config.disaggregation)
         if self.handover is not None:
             self.services.split = self.handover.split
-        self.intake = Intake(clock, waiting, self.tokens, config.sessions, config.deadlines, self.tracing)
+        self.intake = Intake(
+            clock, waiting, self.tokens, config.sessions, config.deadlines, config.classes, self.tracing
+        )
         self.reception = Reception(
             config.limits, self.intake, self.services, metrics, config.keyring, config.chains, exchange_type
         )

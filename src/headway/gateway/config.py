@@ -37,6 +37,7 @@ from headway.gateway.signals.event_listener import EventSettings
 from headway.gateway.signals.polled_signals import SignalSettings
 from headway.http.server_log import LogSettings
 from headway.http.wire import Limits
+from headway.policies.classes import CLASSES
 from headway.scenario.references import absolute
 from headway.types import PS_PER_SECOND, Json
 
@@ -111,6 +112,12 @@ class Config(Struct, frozen=True, kw_only=True):
         Unit("mapping", _read_deadlines, dict, form=Form.of(dict[str, PositiveDuration])),
         "time limit of a request by SLO class, as in {interactive: 20s}",
     ] = {}
+    classes: Annotated[
+        tuple[str, ...],
+        Doc(
+            "SLO classes, from the most to the least important, for the limits of API keys", default=", ".join(CLASSES)
+        ),
+    ] = CLASSES
     patience_ps: Annotated[Duration, "time that a request waits while no engine can serve it"] = 10 * PS_PER_SECOND
     timeouts: Annotated[Timeouts, "timeouts of engines; see below"] = Timeouts()
     limits: Annotated[Limits, "limits of clients; see below"] = Limits()
@@ -163,6 +170,8 @@ class Config(Struct, frozen=True, kw_only=True):
     def validate(self, where: str) -> Config:
         if not self.backends and self.etcd is None and self.admin is None:
             raise HeadwayError("backends: name at least one engine, as in {a: {url: http://10.0.0.7:8000}}.")
+        if len(dict.fromkeys(self.classes)) < len(self.classes):
+            raise HeadwayError(f"classes: expected different classes, got {shown(list(self.classes))}.")
         if len(self.backends) > self.max_backends:
             raise HeadwayError(
                 f"backends: the file lists {len(self.backends)} engines, but `max_backends` is {self.max_backends}. "

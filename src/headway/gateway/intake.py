@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -38,11 +38,13 @@ class Intake:
         tokens: Tokens,
         sessions: SessionSettings,
         deadlines: Mapping[str, int],
+        classes: Sequence[str],
         tracing: Tracing | None = None,
     ) -> None:
-        """`deadlines` maps SLO classes to time limits in picoseconds."""
+        """`deadlines` maps SLO classes to time limits in picoseconds. `classes` has the most important class first."""
         self.clock, self.waiting, self.tracing = clock, waiting, tracing
         self.tokens, self.sessions, self.deadlines = tokens, sessions, deadlines
+        self.ranks = {name: rank for rank, name in enumerate(classes)}
         self.count = 0
         self.tenants: dict[str, None] = {}
 
@@ -57,8 +59,9 @@ class Intake:
             tenant = self.tenant(fields[TENANT])
         if CLASS in fields:
             slo_class = fields[CLASS].decode("latin-1")[:LONGEST]
-        if key is not None:  # the key's tenant and class override the headers
-            tenant, slo_class = key.tenant, key.slo_class or slo_class
+        if key is not None:  # the key sets the tenant and the most important class
+            tenant = key.tenant
+            slo_class = self.allowed_class(slo_class, key.slo_class) if CLASS in fields else key.slo_class
         deadline_ps = self.deadline(fields.get(DEADLINE), slo_class)
         number, now_ps = self.count, self.clock.now_ps()
         self.count += 1
@@ -106,6 +109,12 @@ class Intake:
                 return "other"
             self.tenants[name] = None
         return name
+
+    def allowed_class(self, asked: str, most: str) -> str:
+        """Return the class that a client asks for, if it is less important than `most`; otherwise `most`. If the
+        importance of either class is unknown, return `most`."""
+        ranks = self.ranks
+        return asked if asked in ranks and most in ranks and ranks[asked] > ranks[most] else most
 
     def deadline(self, field: bytes | None, slo_class: str) -> int | None:
         """Return the time limit from the header. Without a header, return the limit of the SLO class; None if unset."""

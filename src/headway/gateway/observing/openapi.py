@@ -43,7 +43,7 @@ BODY: Final[Json] = {
 REQUEST_HEADERS: Final = {
     "x-headway-session": ("the session of the request", TEXT),
     "x-headway-tenant": ("the tenant of the request, unless its API key names one", TEXT),
-    "x-headway-class": ("the SLO class of the request", TEXT),
+    "x-headway-class": ("the SLO class of the request, at most as important as that of its API key", TEXT),
     "x-headway-deadline": (
         "time limit of the request, in seconds or as a duration such as 800ms",
         {"type": "string", "pattern": r"^(?=.*[1-9])[0-9]{1,5}(\.[0-9]{1,6})?(ms|s)?$"},
