@@ -49,6 +49,7 @@ class Engine:
         self.page: str | None = None  # what /metrics says
         self.health = 200  # what /health answers; 0: nothing at all
         self.logprob: float | None = None  # of each token; None: the engine reports none
+        self.later: tuple[int, float] | None = None  # from this token of a stream on, this is the log-probability
         # What it does before it answers, and says besides.
         self.before: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]] | None = None
         self.looked: list[tuple[bytes, dict[bytes, bytes]]] = []  # what was asked by GET, with its fields
@@ -110,9 +111,11 @@ class Connection(asyncio.Protocol):
         if not self.transport.is_closing():
             self.answer()
 
-    def logprobs(self, count: int) -> dict[str, Any] | None:
-        """Return the log-probabilities of `count` tokens, if the request asks for them."""
-        logprob = self.engine.logprob
+    def logprobs(self, count: int, first: int = 0) -> dict[str, Any] | None:
+        """Return the log-probabilities of `count` tokens from number `first` on, if the request asks for them."""
+        logprob, later = self.engine.logprob, self.engine.later
+        if later is not None and first >= later[0]:
+            logprob = later[1]
         wants = json.loads(self.body).get("logprobs") not in (None, False)
         return logprobs(self.target, [logprob] * count) if wants and logprob is not None else None
 
@@ -191,7 +194,7 @@ class Connection(asyncio.Protocol):
             asyncio.get_running_loop().call_later(engine.pause, self.go_on, count + 1)
 
     def piece(self, count: int) -> bytes:
-        values = self.logprobs(1)
+        values = self.logprobs(1, count)
         return chunk(event(f"t{count} {self.engine.padding}", **({} if values is None else {"logprobs": values})))
 
     def done(self) -> None:

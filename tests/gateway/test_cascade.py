@@ -51,6 +51,7 @@ def test_a_confident_answer_of_the_smallest_model_is_returned(live):
     gateway = chain(live, SURE, SURE, SURE)
     answer = client(gateway).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES)
     assert answer.headers["x-headway-cascade"] == "1/3 e0"
+    assert answer.headers["x-headway-judged"] == "all 7 tokens, mean -0.100"
     assert answer.headers["x-headway-target"] == "e0"
     assert answer.parse().choices[0].message.content == "hello"
     assert request_counts(gateway) == [1, 0, 0]
@@ -61,6 +62,7 @@ def test_an_unconfident_answer_escalates_and_the_last_model_is_not_judged(live):
     gateway = chain(live, UNSURE, UNSURE, UNSURE)
     answer = client(gateway).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES)
     assert answer.headers["x-headway-cascade"] == "3/3 e2"
+    assert answer.headers["x-headway-judged"] == "none"
     assert request_counts(gateway) == [1, 1, 1]
     assert [last_body(engine)["model"] for engine in gateway.engines] == ["e0", "e1", "e2"]
     assert [last_body(engine).get("logprobs") for engine in gateway.engines] == [True, True, None]
@@ -155,6 +157,7 @@ def test_a_confident_stream_is_forwarded_before_it_ends(live):
     gateway.engines[0].tokens, gateway.engines[0].pause = 10_000, 0.01
     answer = client(gateway).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES, stream=True)
     assert answer.headers["x-headway-cascade"] == "1/2 e0"
+    assert answer.headers["x-headway-judged"] == "first 3 tokens, mean -0.100"
     stream = iter(answer.parse())
     pieces = [next(stream) for _ in range(6)]
     assert [piece.choices[0].delta.content for piece in pieces] == [f"t{number} " for number in range(6)]
@@ -175,6 +178,63 @@ def test_an_unconfident_stream_is_cancelled_before_the_client_sees_it(live):
     assert "".join(piece.choices[0].delta.content for piece in answer.parse()) == "t0 t1 t2 t3 "
     gateway.until(lambda: gateway.engines[0].cancelled == 1)
     gateway.until(gateway.idle)
+
+
+@pytest.mark.parametrize(
+    ("buffer", "cascade", "judged"),
+    [
+        (None, "1/2 e0", "first 3 tokens, mean -0.100"),
+        ("2", "1/2 e0", "first 3 tokens, mean -0.100"),
+        ("10", "1/2 e0", "first 10 tokens, mean -0.100"),
+        ("12", "1/2 e0", "first 12 tokens, mean -0.583"),
+        ("30", "2/2 e1", "none"),
+        ("All", "2/2 e1", "none"),
+    ],
+)
+@pytest.mark.parametrize("wish", [{}, {"logprobs": True}])
+def test_a_client_may_let_the_gateway_hold_and_judge_more_of_a_stream(live, buffer, cascade, judged, wish):
+    gateway = chain(live, SURE, SURE)
+    gateway.engines[0].tokens, gateway.engines[0].later = 40, (10, UNSURE)  # the answer begins well and ends badly
+    answer = client(gateway).chat.completions.with_raw_response.create(
+        model="answer",
+        messages=MESSAGES,
+        stream=True,
+        extra_headers={} if buffer is None else {"x-headway-buffer": buffer},
+        **wish,
+    )
+    assert answer.headers["x-headway-cascade"] == cascade
+    assert answer.headers["x-headway-judged"] == judged
+    assert len(list(answer.parse())) == (40 if cascade == "1/2 e0" else 5)
+    assert not any(b"x-headway-buffer" in engine.fields[0] for engine in gateway.engines if engine.fields)
+    gateway.until(gateway.idle)
+
+
+def test_a_stream_held_to_its_end_is_judged_by_all_its_tokens(live):
+    gateway = chain(live, SURE, SURE)
+    gateway.engines[0].tokens = 300
+    answer = client(gateway).chat.completions.with_raw_response.create(
+        model="answer", messages=MESSAGES, stream=True, extra_headers={"x-headway-buffer": "all"}
+    )
+    assert answer.headers["x-headway-judged"] == "all 300 tokens, mean -0.100"
+    assert len(list(answer.parse())) == 300
+
+
+def test_a_stream_that_is_too_large_to_hold_is_judged_by_what_is_held(live):
+    gateway = chain(live, SURE, SURE)
+    gateway.engines[0].tokens, gateway.engines[0].padding = 100, "x" * 50_000
+    answer = client(gateway).chat.completions.with_raw_response.create(
+        model="answer", messages=MESSAGES, stream=True, extra_headers={"x-headway-buffer": "all"}
+    )
+    assert answer.headers["x-headway-judged"].startswith("first 4")
+    assert len(list(answer.parse())) == 100
+
+
+@pytest.mark.parametrize("buffer", ["", "0", "-1", "1.5", "some", "9999999", "9" * 5000])
+def test_a_wrong_buffer_is_reported(live, buffer):
+    with pytest.raises(openai.BadRequestError, match="x-headway-buffer: expected `all` or a number of tokens"):
+        client(chain(live, SURE, SURE)).chat.completions.create(
+            model="answer", messages=MESSAGES, extra_headers={"x-headway-buffer": buffer}
+        )
 
 
 @pytest.mark.parametrize("logprob", [SURE, UNSURE])

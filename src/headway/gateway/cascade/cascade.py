@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from headway.config.wording import shown
+from headway.errors import HeadwayError
 from headway.gateway.cascade.answer_confidence import Confidence, Lines, document_of, without_logprobs
 from headway.gateway.exchange import AGAIN, Exchange, Services
 from headway.gateway.handover.leg import ANSWER_BYTES
@@ -28,8 +30,11 @@ if TYPE_CHECKING:
     from headway.types import Request
 
 MARK: Final = b"x-headway-cascade: "
-# The cascade judges an answer after `confident_tokens` + UNKNOWN_EVENTS events at the latest.
-# Until then, it waits for `confident_tokens` tokens with a log-probability.
+JUDGED: Final = b"x-headway-judged: "
+BUFFER: Final = b"x-headway-buffer"  # header by which a client allows the gateway to hold back more of a stream
+MOST_BUFFERED: Final = 1_000_000  # maximum number of tokens in that header
+# If fewer than `confident_tokens` tokens with a log-probability arrive in `confident_tokens` + UNKNOWN_EVENTS events,
+# the cascade judges the answer without waiting for more.
 UNKNOWN_EVENTS: Final = 64
 HELD_BYTES: Final = 2 * 1024 * 1024
 LONGEST_LINE: Final = 4 * 1024 * 1024
@@ -60,6 +65,7 @@ class Cascade(Exchange):
         self.chain, self.prompt, self.kind, self.step = chain, body, request.kind, 0
         self.fields = read_fields(incoming.body)
         self.wants_logprobs = asks_for(self.fields, "logprobs")
+        self.enough = max(chain.confident_tokens, read_buffer(incoming.named.get(BUFFER)))
         self._prepare()
 
     @property
@@ -73,9 +79,12 @@ class Cascade(Exchange):
         if not self.last and not self.wants_logprobs:
             changes["logprobs"] = True if self.kind == "chat" else 1
         self.body = amend_fields(self.fields, changes)
-        mark = b"%b%d/%d %b" % (MARK, self.step + 1, len(self.chain.models), model.encode())
-        self.marks = [*(mark for mark in self.marks if not mark.startswith(MARK)), mark]
+        self._set_mark(MARK, b"%d/%d %b" % (self.step + 1, len(self.chain.models), model.encode()))
         self._forget()
+
+    def _set_mark(self, name: bytes, value: bytes) -> None:
+        """Set a header field of the answer."""
+        self.marks = [*(mark for mark in self.marks if not mark.startswith(name)), name + value]
 
     def _forget(self) -> None:
         self.stage = ASKED
@@ -120,6 +129,7 @@ class Cascade(Exchange):
 
     def on_head(self, upstream: Upstream | None, status: int, fields: Fields) -> None:
         if self.last:
+            self._set_mark(JUDGED, b"none")
             super().on_head(upstream, status, fields)
             return
         assert self.backend is not None
@@ -167,14 +177,18 @@ class Cascade(Exchange):
             if document is not None:
                 self.confidence.read(document)
         self.held += [data] if self.wants_logprobs else lines
-        confidence, enough = self.confidence, self.chain.confident_tokens
-        unknown = confidence.documents >= enough + UNKNOWN_EVENTS or self.held_bytes > HELD_BYTES
-        if (confidence.tokens >= enough or unknown) and not self.upstream.complete:
-            self._judge()
+        confidence, least = self.confidence, self.chain.confident_tokens
+        unknown = confidence.documents >= least + UNKNOWN_EVENTS and confidence.tokens < least
+        enough = confidence.tokens >= self.enough or unknown or self.held_bytes > HELD_BYTES
+        if enough and not self.upstream.complete:
+            self._judge(b"first")
 
-    def _judge(self) -> None:
+    def _judge(self, part: bytes) -> None:
+        """Send the held part of the answer if its tokens are confident; otherwise ask the next model. `part` says which
+        tokens of the answer have arrived."""
         mean = self.confidence.mean
-        if self.confidence.reaches(self.chain.thresholds[self.step]):
+        if mean is not None and self.confidence.reaches(self.chain.thresholds[self.step]):
+            self._set_mark(JUDGED, b"%b %d tokens, mean %.3f" % (part, self.confidence.tokens, mean))
             self._release()
             return
         why = "no log-probabilities" if mean is None else f"mean log-probability {mean:.3f}"
@@ -219,13 +233,27 @@ class Cascade(Exchange):
         if self.stage != STRIPPED:
             if self.stage == COLLECTED:
                 self.confidence.read(b"".join(self.held))
-            self._judge()
+            self._judge(b"all")
             if not self.sent:
                 return
         if self.stage == STRIPPED:
             rest = self.lines.rest
             self.client.transport.write(self.framed(chunk(strip_logprobs(rest)) + b"0\r\n\r\n"))
         super().on_complete()
+
+
+def read_buffer(field: bytes | None) -> int:
+    """Return the number of tokens that a client allows the gateway to hold back: 0 without the header, and
+    MOST_BUFFERED for `all`."""
+    if field is None:
+        return 0
+    text = field.strip().lower()
+    if text == b"all":
+        return MOST_BUFFERED
+    if not text.isdigit() or len(text) > 7 or not 1 <= int(text) <= MOST_BUFFERED:
+        name, value = BUFFER.decode(), shown(field.decode("latin-1"))
+        raise HeadwayError(f"{name}: expected `all` or a number of tokens from 1 to {MOST_BUFFERED:,}, got {value}.")
+    return int(text)
 
 
 def strip_logprobs(line: bytes) -> bytes:

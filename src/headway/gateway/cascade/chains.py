@@ -31,7 +31,9 @@ class CascadeKeys(Struct):
         ),
     ] = THRESHOLD
     confident_tokens: Annotated[
-        int, Meta(ge=1, le=4096), "tokens of a stream that the gateway judges before it forwards any of them"
+        int,
+        Meta(ge=1, le=4096),
+        "tokens of a stream that the gateway judges before it forwards any of them; a client may allow more",
     ] = 16
 
 

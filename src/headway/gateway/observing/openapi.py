@@ -48,6 +48,10 @@ REQUEST_HEADERS: Final = {
         "time limit of the request, in seconds or as a duration such as 800ms",
         {"type": "string", "pattern": r"^(?=.*[1-9])[0-9]{1,5}(\.[0-9]{1,6})?(ms|s)?$"},
     ),
+    "x-headway-buffer": (
+        "for a cascade: tokens of a stream that the gateway may hold back and judge, or all",
+        {"type": "string", "pattern": "^(all|[1-9][0-9]{0,5})$"},
+    ),
     "traceparent": ("the trace of the request, as W3C Trace Context defines it", TEXT),
 }
 REPLY_HEADERS: Final = {
