@@ -9,23 +9,18 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from msgspec import Struct
 
 from headway.experiment.run import simulate
-from headway.results.findings import DETECTORS
-from headway.results.findings.observed import Observed
-from headway.results.records import Finding
+from headway.results.findings import ROLES, first_cause
+from headway.results.findings.observed import SYMPTOM, Observed
+from headway.results.records import NOTE, Finding
 from headway.results.result import Result
-from headway.results.sample import MISSED, UNCOUNTED
 from headway.testing.planted import TROUBLES
 from headway.testing.planted.trouble import DROP, NONE, SEVERITIES, Trouble, changed
 
 __all__ = ["DROP", "NONE", "SEVERITIES", "TROUBLES", "Diagnosis", "Trouble", "changed", "diagnose", "table"]
-
-_ROLES: Final = {detector.KIND: getattr(detector, "ROLE", "cause") for detector in DETECTORS}
-_SYMPTOMS: Final = {"slo_violation", "saturation"} | {kind for kind, role in _ROLES.items() if role == "symptom"}
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
@@ -36,7 +31,7 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     seed: int
     late: float  # share of the counted requests that missed a target or were not completed
     cause: str  # the first-named cause, such as hot_prefix or bottleneck:kv; empty if no cause is named
-    right: bool  # whether the cause is one of the trouble's; for the healthy scenario, whether there is none
+    right: bool  # whether the cause is one of the trouble's; healthy: whether no finding is above the level "note"
     finding: Finding | None  # the finding that names the cause
     all: tuple[str, ...]  # the causes of all findings, in order
 
@@ -46,18 +41,21 @@ def diagnose(trouble: Trouble | str, severity: str, seed: int = 0) -> Diagnosis:
     if isinstance(trouble, str):
         trouble = named(trouble)
     result = simulate(trouble.build(severity, seed), progress=False)
-    findings = [finding for finding in result.findings() if finding.kind not in _SYMPTOMS]
-    first = findings[0] if findings else None
-    planted = severity != NONE
+    findings = result.findings()
+    first = first_cause(findings)
+    if severity == NONE:
+        right = all(finding.level == NOTE for finding in findings)
+    else:
+        right = first is not None and any(matches(first, cause) for cause in trouble.causes)
     return Diagnosis(
         trouble=trouble.name,
         severity=severity,
         seed=seed,
         late=late_share(result),
         cause=cause_of(first) if first else "",
-        right=first is not None and any(matches(first, cause) for cause in trouble.causes) if planted else not first,
+        right=right,
         finding=first,
-        all=tuple(map(cause_of, findings)),
+        all=tuple(cause_of(each) for each in findings if ROLES[each.kind] != SYMPTOM),
     )
 
 
@@ -87,9 +85,7 @@ def matches(finding: Finding, cause: str) -> bool:
 
 def late_share(result: Result) -> float:
     """Return the share of the counted requests that missed a target or were not completed."""
-    flags = Observed(result).missed
-    counted = len(flags) - flags.count(UNCOUNTED)
-    return flags.count(MISSED) / counted if counted else 0.0
+    return Observed(result).loss.late_share
 
 
 def table(diagnoses: Iterable[Diagnosis]) -> str:
