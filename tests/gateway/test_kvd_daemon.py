@@ -389,6 +389,86 @@ def test_a_source_that_is_lost_is_told_and_what_came_stays(tmp_path: Path) -> No
     run(main())
 
 
+class CutSource:
+    """A daemon that has all blocks, and whose network is cut after `sent` bytes of them, until `go_on` is set."""
+
+    def __init__(self, folder: Path, blocks: list[bytes], sent: int) -> None:
+        self.address, self.blocks, self.sent = f"unix:{folder}/cut.sock", blocks, sent
+        self.pieces, self.go_on = 1, asyncio.Event()
+
+    async def __aenter__(self) -> CutSource:
+        self.server = await asyncio.start_unix_server(self.serve, self.address.removeprefix("unix:"))
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.server.close()
+
+    async def serve(self, reader: Any, writer: Any) -> None:
+        try:
+            while True:
+                head, body = frames.lengths(await reader.readexactly(frames.PREFIX.size), MIB)
+                request = frames.request(await reader.readexactly(head), body)
+                if isinstance(request, frames.Lookup):
+                    count = len(request.keys)
+                    writer.write(frames.frame(frames.Overlap(count, count, 0)))
+                    continue
+                data = b"".join(self.blocks)
+                writer.write(frames.frame(frames.Blocks([len(part) for part in self.blocks]), len(data)))
+                writer.write(data[: self.sent])
+                await self.go_on.wait()
+                writer.write(data[self.sent :])
+        except asyncio.IncompleteReadError:
+            writer.close()
+
+
+@pytest.mark.parametrize("sent", [0, 150_000])
+def test_a_fetch_that_is_cut_ends_at_its_stall_limit(tmp_path: Path, sent: int) -> None:
+    async def main() -> None:
+        blocks = [block(number, 100_000) for number in range(3)]
+        async with (
+            CutSource(tmp_path, blocks, sent) as source,
+            served(tmp_path, peers=[source.address], limits={"stall": "200ms", "fetches": 1}) as (_, client),
+        ):
+            chain = [key(number) for number in range(3)]
+            with pytest.raises(KvdError, match=r"no progress within 0\.2 s") as caught:
+                await asyncio.wait_for(client.fetch(chain, source.address), 25)
+            assert caught.value.code == "failed"
+            source.go_on.set()
+            await until_fetched(client, chain, source.address)  # the next fetch is free to run, and connects again
+            assert await client.get(chain) == blocks
+
+    run(main())
+
+
+async def until_fetched(client: KvdClient, chain: list[bytes], source: str) -> None:
+    while True:
+        try:
+            assert await client.fetch(chain, source) == len(chain)
+            return
+        except KvdError:  # the daemon waits before it connects again
+            await asyncio.sleep(0.02)
+
+
+def test_a_call_may_take_longer_than_its_stall_limit_as_long_as_it_moves(tmp_path: Path) -> None:
+    async def main() -> None:
+        data = block(1, 8 * 70_000)
+
+        async def slow(reader: Any, writer: Any) -> None:
+            await reader.readexactly(frames.PREFIX.size)
+            writer.write(frames.frame(frames.Blocks([len(data)]), len(data)))
+            for start in range(0, len(data), 70_000):
+                await asyncio.sleep(0.15)
+                writer.write(data[start : start + 70_000])
+            writer.close()
+
+        server = await asyncio.start_unix_server(slow, str(tmp_path / "slow.sock"))
+        async with KvdClient(f"unix:{tmp_path}/slow.sock", stall_s=1.0) as client:
+            assert await client.get([key(1)]) == [data]
+        server.close()
+
+    run(main())
+
+
 def test_a_block_longer_than_a_frame_may_be_now_is_as_if_it_were_not_there(tmp_path: Path) -> None:
     disk = {"folder": str(tmp_path / "d"), "limit": "64MiB"}
 

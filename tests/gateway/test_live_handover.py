@@ -12,6 +12,7 @@ from openai_client import openai, openai_client
 
 from headway.errors import HeadwayError
 from headway.gateway.config import Config
+from headway.gateway.kvd.channel import KvdError
 from headway.gateway.tape import replay
 
 LONG = [{"role": "user", "content": "word " * 400}]
@@ -24,7 +25,7 @@ def client(gateway):
     return openai_client(gateway.url)
 
 
-def two(live, protocol, *more_engines, kvd=(None, None), **more):
+def two(live, protocol, *more_engines, kvd=(None, None), handover=None, **more):
     """Return a gateway with a prefill engine e0, a decode engine e1, and further engines with the given roles."""
     members = {"e0": {"role": "prefill"}, "e1": {"role": "decode"}}
     for name, address in zip(("e0", "e1"), kvd, strict=True):
@@ -33,7 +34,8 @@ def two(live, protocol, *more_engines, kvd=(None, None), **more):
         members[f"e{number + 2}"] = {"role": role, "bootstrap_port": 8999}
     decider = {"name": "prompt-threshold", "colocate_below_tokens": 256}
     more.setdefault("policies", {"routing": {"name": "least-loaded-pair", "decider": decider}})
-    return live(len(members), members=members, disaggregation={"protocol": protocol, "timeout": "10m"}, **more)
+    section = {"protocol": protocol, "timeout": "10m", **(handover or {})}
+    return live(len(members), members=members, disaggregation=section, **more)
 
 
 def bodies(engine):
@@ -505,6 +507,48 @@ def test_a_lost_daemon_falls_back_to_one_engine(kvd):
     kvd.stop()
     answer = ask(gateway)
     assert (answer.headers["x-headway-target"], "x-headway-prefill" in answer.headers) == ("e1", False)
+    assert gateway.app.handover.fallbacks == {"kvd lost": 1}
+    assert gateway.engines[0].bodies == []  # the prompt is not computed for a daemon that cannot store it
+    gateway.until(gateway.idle)
+
+
+def test_a_daemon_that_hangs_is_known_before_the_handover_and_used_again_when_it_answers(kvd):
+    gateway = kvd(handover={"kvd_check": "50ms"})
+    Node(gateway.engines[0])
+    Node(gateway.engines[1])
+    assert ask(gateway).headers["x-headway-prefill"] == "e0"
+    address = gateway.app.fleet.members[0].spec.kvd
+    daemons = gateway.app.handover.daemons
+    client = daemons.client(address)
+    ping, client.ping = client.ping, asyncio.Event().wait  # hangs
+    gateway.until(lambda: daemons.answers(address) is False)
+    assert "x-headway-prefill" not in ask(gateway).headers
+    assert [len(engine.bodies) for engine in gateway.engines] == [1, 2]
+    assert "headway_kv" not in bodies(gateway.engines[1])[1]
+    client.ping = ping
+    gateway.until(lambda: daemons.answers(address) is True)
+    assert ask(gateway).headers["x-headway-prefill"] == "e0"
+
+
+def test_decode_is_not_pointed_at_a_daemon_that_is_lost_during_the_handover(kvd, monkeypatch):
+    gateway = kvd(daemons=2, handover={"kvd_timeout": "300ms"})
+    Node(gateway.engines[0])
+    Node(gateway.engines[1])
+    daemons = gateway.app.handover.daemons
+    far = daemons.client(gateway.app.fleet.members[0].spec.kvd)
+    near = daemons.client(gateway.app.fleet.members[1].spec.kvd)
+
+    async def fetch(keys, source):
+        """Fail as a daemon whose source has just been lost."""
+        far.lookup = no_answer
+        raise KvdError("failed", "no answer")
+
+    async def no_answer(keys):
+        raise KvdError("timeout", "no answer within 0.3 s")
+
+    near.fetch = fetch
+    assert "x-headway-prefill" not in ask(gateway).headers
+    assert "headway_kv" not in bodies(gateway.engines[1])[0]
     assert gateway.app.handover.fallbacks == {"kvd lost": 1}
     gateway.until(gateway.idle)
 

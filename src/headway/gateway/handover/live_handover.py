@@ -17,21 +17,22 @@ from msgspec.structs import replace
 from headway.config.keys import PositiveSeconds
 from headway.errors import HeadwayError
 from headway.gateway.handover import protocols
+from headway.gateway.handover.kv_daemons import KvDaemons
 from headway.gateway.handover.leg import Leg
-from headway.gateway.kvd.channel import TlsFiles
+from headway.gateway.kvd.channel import UNREACHABLE, KvdError, TlsFiles
 from headway.gateway.request_body import read_fields
 from headway.http.upstream import is_framed
 
 if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend
     from headway.gateway.exchange import Exchange, Services
-    from headway.gateway.kvd.kvd_client import KvdClient
     from headway.http.upstream import Asker, Upstream
     from headway.http.wire import Fields
 
 REQUEST_ID: Final = b"x-request-id"
 REPLACED: Final = (REQUEST_ID, b"accept-encoding")  # the gateway sets the id itself, and needs uncompressed answers
 MARK: Final = b"x-headway-prefill: "
+LOST: Final = "kvd lost"  # reason of a fallback: a KV daemon does not answer
 log = logging.getLogger("headway.gateway")
 
 
@@ -41,6 +42,8 @@ class HandoverSettings(Struct, frozen=True):
     protocol: Annotated[Literal["vllm", "sglang", "kvd"], "protocol of the KV transfer between the engines"]
     timeout_s: Annotated[PositiveSeconds, "time limit of the prefill, from connecting to the end of its answer"] = 60.0
     tls: Annotated[TlsFiles | None, "TLS files for KV daemons over QUIC, relative to this file"] = None
+    kvd_timeout_s: Annotated[PositiveSeconds, "time limit of each answer of a KV daemon, including its fetches"] = 5.0
+    kvd_check_s: Annotated[PositiveSeconds, "time between two checks of a KV daemon, and time limit of a check"] = 2.0
 
     def validate(self, where: str) -> HandoverSettings:
         if self.tls is not None and self.protocol != "kvd":
@@ -60,26 +63,25 @@ class Handover:
         self.services, self.settings = services, settings
         self.handed = 0
         self.fallbacks: Counter[str] = Counter()  # number of requests that one engine served alone, by reason
-        self._daemons: dict[str, KvdClient] = {}
+        self.daemons = KvDaemons(
+            services.clock,
+            lambda: (member.spec.kvd for member in services.fleet.members if member.spec.kvd is not None),
+            tls=settings.tls,
+            timeout_s=settings.kvd_timeout_s,
+            check_s=settings.kvd_check_s,
+        )
 
-    async def start(self) -> None: ...
+    async def start(self) -> None:
+        if self.settings.protocol == "kvd":
+            await self.daemons.start()
 
     async def stop(self) -> None:
-        for client in self._daemons.values():
-            await client.close()
+        await self.daemons.stop()
 
     def split(self, exchange: Exchange) -> None:
         """Begin the handover of an exchange that has two engines."""
         exchange.handing = PROTOCOLS[self.settings.protocol](self, exchange)
         exchange.handing.begin()
-
-    def daemon(self, address: str) -> KvdClient:
-        """Return the client of a KV daemon. If its transport is not available, raise HeadwayError."""
-        if address not in self._daemons:
-            from headway.gateway.kvd.kvd_client import KvdClient
-
-            self._daemons[address] = KvdClient(address, tls=self.settings.tls)
-        return self._daemons[address]
 
 
 class Handing:
@@ -192,12 +194,33 @@ class VllmHanding(Handing):
 
 class KvdHanding(VllmHanding):
     """Runs the prefill first, and then the decode. The prefill engine stores the KV blocks in a daemon, and the decode
-    engine loads them from there."""
+    engine loads them from there. If the daemon does not answer, the decode engine computes the prompt itself."""
 
     keys: list[bytes]
 
     def obstacle(self) -> str:
-        return "no kvd" if self.prefill.spec.kvd is None else super().obstacle()
+        if self.prefill.spec.kvd is None:
+            return "no kvd"
+        if self.handover.daemons.answers(self.prefill.spec.kvd) is False:
+            return LOST
+        return super().obstacle()
+
+    def start(self) -> None:
+        assert self.prefill.spec.kvd is not None
+        if self.handover.daemons.answers(self.prefill.spec.kvd) is None:
+            self.services.clock.spawn(self._start_after_check(self.prefill.spec.kvd))
+        else:
+            super().start()
+
+    async def _start_after_check(self, address: str) -> None:
+        answers = await self.handover.daemons.check(address)
+        if self.over:
+            return
+        if answers:
+            super().start()
+        else:
+            self.leave_prefill()
+            self.whole(LOST)
 
     def prompt_body(self) -> bytes:
         assert self.prefill.spec.kvd is not None
@@ -219,7 +242,7 @@ class KvdHanding(VllmHanding):
             why = "" if addresses else "blocks missing"
         except Exception as error:  # catch every exception: otherwise the client would get no answer
             log.warning("disaggregation: %s", error)
-            addresses, why = [], "kvd lost"
+            addresses, why = [], LOST
         if self.over:
             return
         if why:
@@ -228,19 +251,42 @@ class KvdHanding(VllmHanding):
             self.go_on(protocols.kvd_decode(self.fields, addresses, keys))
 
     async def _places(self, keys: list[bytes]) -> list[str]:
-        """Return the addresses of the daemons that have all blocks, nearest first; an empty list if none has them."""
+        """Return the addresses of the daemons that answer and have all blocks, nearest first; an empty list if none has
+        them."""
         far, near = self.prefill.spec.kvd, self.decode.spec.kvd
         assert far is not None
-        if not keys or await self.handover.daemon(far).lookup(keys) < len(keys):
+        if not keys or await self._lookup(far, keys) < len(keys):
             return []
         if near is None or near == far:
             return [far]
+        if await self._fetch(near, keys, far) == len(keys):
+            return [near, far]
+        # The fetch may have failed because the prefill engine's daemon no longer answers.
+        return [far] if await self._lookup(far, keys) == len(keys) else []
+
+    async def _lookup(self, address: str, keys: list[bytes]) -> int:
+        """Return how many of the blocks the daemon has. If it does not answer, raise KvdError."""
+        daemons = self.handover.daemons
+        if daemons.answers(address) is False:
+            raise KvdError(UNREACHABLE, f"{address}: the daemon does not answer.")
         try:
-            moved = await self.handover.daemon(near).fetch(keys, far)
+            return await daemons.client(address).lookup(keys)
+        except KvdError as error:
+            daemons.record(address, False, str(error))
+            raise
+
+    async def _fetch(self, address: str, keys: list[bytes], source: str) -> int:
+        """Make a daemon fetch the blocks. Return how many of them it then has; 0 if it fails."""
+        daemons = self.handover.daemons
+        if daemons.answers(address) is False:
+            return 0
+        if daemons.answers(address) is None and not await daemons.check(address):
+            return 0
+        try:
+            return await daemons.client(address).fetch(keys, source)
         except HeadwayError as error:
             log.warning("disaggregation: %s", error)
-            moved = 0
-        return [near, far] if moved == len(keys) else [far]
+            return 0
 
 
 class SglangHanding(Handing):

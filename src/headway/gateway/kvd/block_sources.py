@@ -11,7 +11,6 @@ from headway.gateway.kvd.kvd_client import KvdClient
 from headway.gateway.kvd.settings import Settings
 
 IDLE: Final = 16  # maximum number of idle clients that stay connected
-TIMEOUT_S: Final = 30.0  # time limit of each request to a source
 
 
 class Sources:
@@ -61,7 +60,7 @@ class Sources:
                 client = KvdClient(
                     address,
                     tls=self._settings.tls,
-                    timeout_s=TIMEOUT_S,
+                    stall_s=self._settings.limits.stall_s,
                     channels=self._settings.limits.fetches,
                     frame_bytes=self._settings.limits.frame,
                 )

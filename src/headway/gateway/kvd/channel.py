@@ -18,6 +18,7 @@ TIMEOUT: Final = "timeout"
 BUSY: Final = "busy"  # too many connections
 WRONG: Final = "wrong"  # a malformed request or reply
 REFUSED: Final = "refused"
+LEAST_MOVED: Final = 65_536  # minimum number of bytes that must move within `stall_s` during a request
 FAILED: Final = "failed"  # the daemon or the source of a fetch failed
 
 

@@ -10,6 +10,7 @@ from headway.gateway.kvd import frames
 from headway.gateway.kvd.channel import (
     BUSY,
     FAILED,
+    LEAST_MOVED,
     TIMEOUT,
     UNREACHABLE,
     WRONG,
@@ -23,6 +24,7 @@ from headway.gateway.kvd.transports import transport
 
 BATCH: Final = 16 << 20  # maximum size of the blocks in one put, in bytes
 PAUSE_S: Final = (0.1, 5.0)  # first and maximum pause after a daemon did not answer
+LOOKS: Final = 10  # number of times that a call looks at its progress within `stall_s`
 Reply = TypeVar("Reply", bound=frames.Reply)
 Answer = tuple[frames.Reply, list[bytearray | None]]  # a reply and the blocks that follow it
 
@@ -30,10 +32,11 @@ Answer = tuple[frames.Reply, list[bytearray | None]]  # a reply and the blocks t
 class KvdClient:
     """A client of one daemon, by its address: `unix:/run/kvd.sock` or `quic://10.0.0.8:7072`.
 
-    Up to `channels` calls run at the same time; further calls wait. Each call may take `timeout_s` in total. After a
-    lost connection, the next call connects again. If the daemon does not answer, the client waits before it connects
-    again, and calls in the meantime fail immediately. This pause grows with every failed attempt. Every failure is a
-    `KvdError` with its `code`.
+    Up to `channels` calls run at the same time; further calls wait. Each call may take `timeout_s` in total. With
+    `stall_s`, each request may take longer, as long as 64 KiB move within `stall_s`. After a lost connection, the next
+    call connects again. If the daemon does not answer, the client waits before it connects again, and calls in the
+    meantime fail immediately. This pause grows with every failed attempt. Every failure is a `KvdError` with its
+    `code`.
     """
 
     def __init__(
@@ -42,11 +45,13 @@ class KvdClient:
         *,
         tls: TlsFiles | None = None,
         timeout_s: float = 5.0,
+        stall_s: float | None = None,
         channels: int = 8,
         frame_bytes: int = 64 << 20,
     ) -> None:
         self.address = address
-        self.timeout_s = timeout_s
+        self.timeout_s = timeout_s if stall_s is None else stall_s
+        self._stalls = stall_s is not None  # whether the time limit begins again when bytes have moved
         self._frame_bytes = frame_bytes
         self._dialler = transport(address, "kvd").dialler(address, tls)
         self._free: list[Channel] = []
@@ -140,28 +145,29 @@ class KvdClient:
         """Send a request. Return the reply, which must be of type `kind`, and the reply's blocks."""
         head = frames.frame(request, sum(len(part) for part in parts))
         try:
-            async with asyncio.timeout(self.timeout_s), self._turns:
-                answer, blocks = await self._exchange((head, *parts))
+            async with asyncio.timeout(self.timeout_s) as limit, self._turns:
+                answer, blocks = await self._exchange((head, *parts), limit)
         except TimeoutError:
             self._lost()
-            raise KvdError(TIMEOUT, f"{self.address}: no answer within {self.timeout_s:g} s.") from None
+            what = "progress" if self._stalls else "answer"
+            raise KvdError(TIMEOUT, f"{self.address}: no {what} within {self.timeout_s:g} s.") from None
         if isinstance(answer, frames.Failure):
             raise KvdError(answer.code, f"{self.address}: {answer.text}")
         if not isinstance(answer, kind):
             raise self._nonsense()
         return answer, blocks
 
-    async def _exchange(self, written: Sequence[Buffer]) -> Answer:
+    async def _exchange(self, written: Sequence[Buffer], limit: asyncio.Timeout) -> Answer:
         while self._free:
             channel = self._free.pop()
             try:
                 if not channel.closed:
-                    return await self._talk(channel, written)
+                    return await self._talk(channel, written, limit)
             except Closed:
                 continue  # the daemon has closed this idle channel, so try the next channel
         channel = await self._open()
         try:
-            answer = await self._talk(channel, written)
+            answer = await self._talk(channel, written, limit)
         except Closed:
             why = self._dialler.why()
             if why is not None:
@@ -172,7 +178,8 @@ class KvdClient:
         self._pause_s = self._not_before = 0.0
         return answer
 
-    async def _talk(self, channel: Channel, written: Sequence[Buffer]) -> Answer:
+    async def _talk(self, channel: Channel, written: Sequence[Buffer], limit: asyncio.Timeout) -> Answer:
+        progress = _Progress(channel, limit, self.timeout_s) if self._stalls else None
         try:
             await channel.write(*written)
             head, body = frames.lengths(await channel.read(frames.PREFIX.size), self._frame_bytes)
@@ -185,6 +192,9 @@ class KvdClient:
         except BaseException:
             channel.abort()
             raise
+        finally:
+            if progress is not None:
+                progress.end()
         if isinstance(answer, frames.Failure) and answer.code in (WRONG, BUSY):
             channel.abort()  # the daemon closes the channel too
         else:
@@ -207,6 +217,28 @@ class KvdClient:
 
     def _nonsense(self) -> KvdError:
         return KvdError(WRONG, f"{self.address}: sent a reply that does not match the request.")
+
+
+class _Progress:
+    """Begins the time limit of a call again whenever enough bytes have moved."""
+
+    def __init__(self, channel: Channel, limit: asyncio.Timeout, stall_s: float) -> None:
+        self._channel, self._limit, self._stall_s = channel, limit, stall_s
+        self._loop = asyncio.get_running_loop()
+        self._moved_bytes = channel.moved_bytes()
+        self._watch = self._loop.call_later(stall_s / LOOKS, self._look)
+
+    def _look(self) -> None:
+        if self._limit.expired():
+            return
+        moved_bytes = self._channel.moved_bytes()
+        if moved_bytes - self._moved_bytes >= LEAST_MOVED:
+            self._moved_bytes = moved_bytes
+            self._limit.reschedule(self._loop.time() + self._stall_s)
+        self._watch = self._loop.call_later(self._stall_s / LOOKS, self._look)
+
+    def end(self) -> None:
+        self._watch.cancel()
 
 
 def _parts(keys: Sequence[bytes]) -> list[list[bytes]]:

@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from headway.gateway.kvd import frames
-from headway.gateway.kvd.channel import FAILED, REFUSED, WRONG, Buffer, Channel, Closed, KvdError
+from headway.gateway.kvd.channel import FAILED, LEAST_MOVED, REFUSED, WRONG, Buffer, Channel, Closed, KvdError
 
 if TYPE_CHECKING:
     from headway.gateway.kvd.daemon import Daemon
@@ -18,7 +18,6 @@ ANSWER: Final = 16 << 20  # maximum total size of the blocks, in bytes, in a rep
 # If the rest of a refused request is at most this many times the frame limit, the daemon reads and drops the rest, so
 # that the peer can read the reason.
 PATIENCE: Final = 4
-LEAST: Final = 65_536  # minimum number of bytes that a peer must send or receive within `stall_s`
 _LOG: Final = logging.getLogger("headway.kvd")
 
 
@@ -229,7 +228,7 @@ class Session:
         left = self._since + span - self._loop.time()
         if left <= 0 and not self._waits:
             moved_bytes = self._channel.moved_bytes()
-            if not self.busy or moved_bytes - self._moved_bytes < LEAST:
+            if not self.busy or moved_bytes - self._moved_bytes < LEAST_MOVED:
                 self._daemon.stalled += self.busy
                 self._channel.abort()
                 return

@@ -37,7 +37,8 @@ class Limits(Struct, frozen=True):
     connections: Annotated[int, Meta(ge=1, le=10_000), "most connections; each QUIC stream counts as one"] = 256
     fetches: Annotated[int, Meta(ge=1, le=1000), "most fetches from other daemons at a time"] = 4
     stall_s: Annotated[
-        PositiveSeconds, "if a peer moves less than 64 KiB in this time during a request, its connection is closed"
+        PositiveSeconds,
+        "if a peer moves less than 64 KiB in this time during a request or a fetch, the request or the fetch fails",
     ] = 10.0
     idle_s: Annotated[PositiveSeconds, "if a connection has no request for this time, it is closed"] = 300.0
     drain_s: Annotated[PositiveSeconds, "how long the daemon waits for requests in flight when it ends"] = 30.0
