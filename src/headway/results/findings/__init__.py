@@ -6,7 +6,9 @@ findings of equal rank. To add a kind, add a module.
 
 The role of a kind is CAUSE if the finding names a specific cause, LIMIT if it names the resource that limits requests,
 and SYMPTOM if it only describes what happened. Findings are ranked by the fraction of the run's loss that they explain,
-times the weight of their role. So a cause is named before a limit if it explains at least half as much.
+times the weight of their role. So a cause is named before a limit if it explains at least half as much. A module may
+declare `YIELDS_TO`: kinds that are more specific. If a finding of such a kind explains part of the loss, a finding of
+this module explains only the rest.
 """
 
 from collections.abc import Iterable
@@ -26,6 +28,9 @@ _MODULES: Final = [module.name for module in iter_modules(__path__) if module.na
 DETECTORS: Final = sorted((import_module(f"{__name__}.{name}") for name in _MODULES), key=lambda module: module.ORDER)
 KINDS: Final = tuple(detector.KIND for detector in DETECTORS)
 ROLES: Final[dict[str, str]] = {detector.KIND: detector.ROLE for detector in DETECTORS}
+YIELDS_TO: Final[dict[str, tuple[str, ...]]] = {
+    detector.KIND: getattr(detector, "YIELDS_TO", ()) for detector in DETECTORS
+}
 WEIGHTS: Final = {CAUSE: 1.0, LIMIT: 0.5, SYMPTOM: 0.1}
 # The level of a finding, by the fraction of the run's requests that are late because of it.
 SEVERE_FROM: Final = 0.2
@@ -36,9 +41,21 @@ RANK_DIGITS: Final = 6  # explained fractions that differ by less are equal, so 
 def find(result: Run) -> list[Finding]:
     """Return all findings of a run, first the one that explains most of the loss; see `rank`."""
     run = Observed(result)
-    findings = [finding for detector in DETECTORS for finding in detector.find(run)]
+    findings = give_way([finding for detector in DETECTORS for finding in detector.find(run)])
     graded = [replace(each, level=level(each.explains * run.loss.late_share)) for each in findings]
     return sorted(graded, key=rank)
+
+
+def give_way(findings: list[Finding]) -> list[Finding]:
+    """Reduce what findings explain by what findings of the kinds that they yield to explain."""
+    explained: dict[str, float] = {}
+    for finding in findings:
+        explained[finding.kind] = explained.get(finding.kind, 0.0) + finding.explains
+    result = []
+    for finding in findings:
+        rest = finding.explains - sum(explained.get(kind, 0.0) for kind in YIELDS_TO[finding.kind])
+        result.append(finding if rest >= finding.explains else replace(finding, explains=max(0.0, rest)))
+    return result
 
 
 def rank(finding: Finding) -> tuple[float, float, int, int]:

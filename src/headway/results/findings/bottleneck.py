@@ -71,6 +71,15 @@ def find(run: Observed) -> list[Finding]:
     )
 
 
+def main_resource(run: Observed, weights: Mapping[int, float]) -> str:
+    """Return the resource for which these late requests lost most time, weighted by request."""
+    totals: defaultdict[str, float] = defaultdict(float)
+    for row, weight in weights.items():
+        for part, share in run.loss.shares(row).items():
+            totals[RESOURCE_OF.get(part, "")] += weight * share
+    return max(totals, key=totals.__getitem__, default="")
+
+
 def _starting(run: Observed) -> Spans:
     """Return the times at which instances started."""
     since: dict[int, int] = {}

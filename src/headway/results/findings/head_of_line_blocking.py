@@ -23,6 +23,7 @@ ADVICE: Final = (
     " separate instances."
 )
 ORDER: Final = 10
+YIELDS_TO: Final = ("runaway_session", "noisy_neighbour")  # they name who sends the long prompts
 LEAST_PS: Final = PS_PER_SECOND // 10
 LEAST_SHARE: Final = 0.01
 

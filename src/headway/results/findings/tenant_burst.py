@@ -101,16 +101,16 @@ class Suffered(NamedTuple):
 
 
 def find(run: Observed) -> list[Finding]:
-    bursts = _bursts(run)
-    if not bursts or MISSED not in run.missed:
+    found = bursts(run)
+    if not found or MISSED not in run.missed:
         return []
-    places = _sweep(run, bursts)
-    suffered = [_suffered(run, tenant, places) for tenant in bursts]
+    places = _sweep(run, found)
+    suffered = [_suffered(run, tenant, places) for tenant in found]
     ranked = sorted((each for each in suffered if each.matters), key=lambda each: (-each.share, each.tenant))
-    return [_finding(run, each, bursts[each.tenant], places, len(ranked)) for each in ranked[:MOST]]
+    return [_finding(run, each, found[each.tenant], places, len(ranked)) for each in ranked[:MOST]]
 
 
-def _bursts(run: Observed) -> dict[int, Burst]:
+def bursts(run: Observed) -> dict[int, Burst]:
     """Return the bursts of each tenant that has bursts. If there is only one tenant, return an empty dict."""
     requests, warmup, count = run.requests, run.warmup, len(run.requests)
     rows_of: defaultdict[int, list[int]] = defaultdict(list)
@@ -122,7 +122,7 @@ def _bursts(run: Observed) -> dict[int, Burst]:
     length = requests.arrival_ps[count - 1] - begin
     width = max(SHORTEST_PS, length // WINDOWS + 1)
     windows = length // width + 1
-    bursts = {}
+    found = {}
     for tenant, rows in sorted(rows_of.items()):
         sent = Counter((requests.arrival_ps[row] - begin) // width for row in rows)
         usual = median([*sent.values(), *([0] * (windows - len(sent)))])
@@ -133,7 +133,7 @@ def _bursts(run: Observed) -> dict[int, Burst]:
             largest = max(series, key=lambda series: sum(map(high.__getitem__, series)))
             inside = [row for row in rows if (requests.arrival_ps[row] - begin) // width in high]
             first = bisect_left(inside, begin + largest[0] * width, key=requests.arrival_ps.__getitem__)
-            bursts[tenant] = Burst(
+            found[tenant] = Burst(
                 rows=frozenset(inside),
                 times=len(series),
                 window_ps=width,
@@ -142,7 +142,7 @@ def _bursts(run: Observed) -> dict[int, Burst]:
                 length_ps=len(largest) * width,
                 largest=sum(map(high.__getitem__, largest)),
             )
-    return bursts
+    return found
 
 
 # --- the backlogs -----------------------------------------------------------------------------------------------------

@@ -113,10 +113,6 @@ NOISY_OUTPUTS: Final = Trouble(
 )
 
 
-def _reports(users: int) -> Json:
-    return {"workload": {"tenants": {"reports": {"closed_loop": {"concurrency": users, "think_time": "1s"}}}}}
-
-
 CLASS_CROWDING: Final = Trouble(
     name="batch class crowds out realtime",
     text="Requests of the batch class fill the batches in order of arrival, and realtime requests wait behind them.",
@@ -126,7 +122,7 @@ CLASS_CROWDING: Final = Trouble(
             "tenants": {
                 "app": {"rate": "16/s", "priority": "realtime", **SHORT},
                 "reports": {
-                    **_reports(4)["workload"]["tenants"]["reports"],
+                    "rate": "0.3/s",
                     "priority": "batch",
                     "prompt_tokens": around(800, 100),
                     "output_tokens": around(400, 80),
@@ -138,9 +134,9 @@ CLASS_CROWDING: Final = Trouble(
         "policies": {"routing": "least-loaded"},
         "slo": {"ttft": "1s"},
     },
-    mild=_reports(38),
-    medium=_reports(42),
-    severe=_reports(56),
+    mild=_rate_of("reports", 5.2),
+    medium=_rate_of("reports", 5.8),
+    severe=_rate_of("reports", 8),
     causes=("priority_inversion", "noisy_neighbour:tenant=reports"),
 )
 

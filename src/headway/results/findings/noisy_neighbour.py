@@ -1,0 +1,94 @@
+"""Noisy neighbour: the steady load of one tenant makes requests of other tenants late.
+
+A late request of another tenant blames the tenant for the tenant's share in what the request waited for: prefill, batch
+slots, KV blocks, or decode (see `results.occupancy`). Requests of the tenant's bursts do not count, because
+`tenant_burst` blames them. There is one finding for each tenant that occupies at least `LEAST_SHARE` of what the late
+requests of other tenants waited for, on average, and at least `LEAST_LOAD` of the instances in the whole period in
+which these requests are late. Its share must also be at least `EXCESS` times the share that it would have if all
+tenants had the same. If one session has most of the tenant's share, the
+finding `runaway_session` names the session instead. Severity: the loss that the finding explains, as a fraction of the
+counted requests.
+"""
+
+from collections import Counter
+from typing import Final
+
+from headway.results.findings import runaway_session, tenant_burst
+from headway.results.findings.bottleneck import main_resource
+from headway.results.findings.observed import CAUSE, Observed, examples, many, percent, worst
+from headway.results.occupancy import DECODE, KV, PREFILL, SLOTS, Occupancy
+from headway.results.records import Blame, Finding
+
+KIND: Final = "noisy_neighbour"
+ROLE: Final = CAUSE
+AREA: Final = "fairness"
+ADVICE: Final = (
+    "Fairness: one tenant takes most of the capacity; limit it (admission tenant-fair, or token-bucket with per:"
+    " tenant), or share by tenant (scheduler fair)."
+)
+ORDER: Final = 16
+LEAST_SHARE: Final = 0.4
+EXCESS: Final = 1.2
+LEAST_LOAD: Final = 0.4
+FEWEST: Final = 5
+OWN_SESSION: Final = 0.8  # a session with this fraction of a tenant's share is named in place of the tenant
+
+
+def find(run: Observed) -> list[Finding]:
+    requests = run.requests
+    late = Counter(requests.tenant[row] for row in run.loss.late)
+    if len(run.tenants) < 2 or len(run.loss.late) < FEWEST:
+        return []
+    bursting = {row for burst in tenant_burst.bursts(run).values() for row in burst.rows}
+    group_of = [-1 if row in bursting else tenant for row, tenant in enumerate(requests.tenant)]
+    occupancy = Occupancy(requests, group_of, run.tenants, run.waits.left_ps, run.ended_ps)
+    sessions = runaway_session.tenants(run)
+    findings = []
+    for tenant in run.tenants:
+        others = len(run.loss.late) - late[tenant]
+        if others < FEWEST or sessions.get(tenant, 0.0) >= OWN_SESSION:
+            continue
+        blame = {
+            row: occupancy.blame(row, run.loss.shares(row), tenant)
+            for row in run.loss.late
+            if requests.tenant[row] != tenant
+        }
+        share = sum(blame.values()) / others
+        if share >= max(LEAST_SHARE, EXCESS / len(run.tenants)) and _load(run, occupancy, tenant, blame) >= LEAST_LOAD:
+            findings.append(_finding(run, tenant, blame, share))
+    return worst(findings)
+
+
+def _load(run: Observed, occupancy: Occupancy, tenant: int, blame: dict[int, float]) -> float:
+    """Return the tenant's share of what other tenants lack, over the period in which they are late."""
+    at, until = run.loss.main_period(blame)
+    kind = {"slots": SLOTS, "kv": KV, "decode": DECODE}.get(main_resource(run, blame), PREFILL)
+    where = {run.home(row) if kind == PREFILL else run.requests.instance[row] for row in blame}
+    shares = [occupancy.share(kind, instance, tenant, at, until) for instance in where if instance >= 0]
+    return sum(shares) / len(shares) if shares else 0.0
+
+
+def _finding(run: Observed, tenant: int, blame: dict[int, float], share: float) -> Finding:
+    name, requests = run.tenants[tenant], run.requests
+    explains = run.loss.claim(blame)
+    at, until = run.loss.main_period(blame)
+    sent = sum(1 for row in range(run.warmup, len(requests)) if requests.tenant[row] == tenant)
+    counted = len(requests) - run.warmup
+    count = round(run.loss.late_count * len(blame) / len(run.loss.late))
+    return Finding(
+        kind=KIND,
+        at_ps=at,
+        until_ps=until,
+        severity=explains * run.loss.late_share,
+        count=count,
+        title=(
+            f"Tenant {name} sent {percent(sent / counted)} of the requests, but {many(count, 'late request')} of other "
+            f"tenants spent {percent(share)} of their lost time waiting for it; this explains {percent(explains)} of "
+            "the loss."
+        ),
+        requests=examples((fraction, row) for row, fraction in blame.items()),
+        evidence={"tenant": name, "share_of_wait": share, "share_of_requests": sent / counted, "late": count},
+        explains=explains,
+        resource=main_resource(run, blame),
+        blames=[Blame("tenant", name, share)],
+    )
