@@ -35,6 +35,7 @@ def test_a_gateway_serves_until_a_signal(live, tmp_path: Path) -> None:
     file = tmp_path / "gateway.yaml"
     file.write_text(
         f"listen: 127.0.0.1:0\nbackends: {{a: http://127.0.0.1:{engine.port}}}\npolicies: {{routing: lmetric}}\n"
+        "shutdown: {lame_duck: 0s}\n"
     )
     command = [sys.executable, "-m", "headway.cli", "serve", str(file)]
     with run_process(command) as process:
@@ -78,7 +79,9 @@ def test_a_file_may_name_a_bundle_as_its_policies(headway, tmp_path: Path) -> No
 def test_several_processes_serve_on_one_port_and_a_dead_one_is_replaced(live, tmp_path: Path) -> None:
     engine = live(1).engines[0]
     file = tmp_path / "gateway.yaml"
-    file.write_text(f"listen: 127.0.0.1:0\nbackends: {{a: http://127.0.0.1:{engine.port}}}\n")
+    file.write_text(
+        f"listen: 127.0.0.1:0\nbackends: {{a: http://127.0.0.1:{engine.port}}}\nshutdown: {{lame_duck: 0s}}\n"
+    )
     command = [sys.executable, "-m", "headway.cli", "serve", str(file), "--workers", "2"]
     with run_process(command) as process:
         assert process.stderr is not None

@@ -344,7 +344,7 @@ def test_a_killed_engine_ends_all_its_streams(live):
     gateway.engines[0].tokens, gateway.engines[0].pause = 1000, 0.01
     socks = [connect(gateway) for _ in range(30)]
     for sock in socks:
-        sock.sendall(http_post({**BODY, "stream": True}))
+        sock.sendall(http_post({**BODY, "stream": True}, b"connection: close\r\n"))
     for sock in socks:
         assert sock.recv(1000).startswith(b"HTTP/1.1 200")
     gateway.engines[0].mode = "die"

@@ -392,7 +392,7 @@ def test_what_needs_a_data_plane_is_refused() -> None:
 
 def test_the_command_picks_until_it_is_told_to_end(headway: Run, tmp_path: Path) -> None:
     file = tmp_path / "gateway.yaml"
-    quiet = {"health": {"path": None}, "signals": False}
+    quiet = {"health": {"path": None}, "signals": False, "shutdown": {"lame_duck": "0s"}}
     file.write_text(json.dumps({"listen": "127.0.0.1:0", "backends": BACKENDS, **quiet}))
     command = [*COMMAND, "epp", str(file)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)

@@ -92,6 +92,7 @@ def _running_router(command: str, router: Router, behind: Engines, port: int, me
         gateway = {
             "listen": f"127.0.0.1:{port}",
             "backends": {f"e{number}": address for number, address in enumerate(behind.urls)},
+            "shutdown": {"lame_duck": "0s"},
             "admin": {"listen": f"127.0.0.1:{metrics_port}", "key_env": KEY_ENV, "open_metrics": True},
         }
         config.write_bytes(msgspec.json.encode(gateway))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Protocol
@@ -45,7 +47,11 @@ if TYPE_CHECKING:
 
 SWEEP_S: Final = 0.5
 EXPIRE_S: Final = 2.0
+DRAIN_POLL_S: Final = 0.05
+FLUSH_S: Final = 2.0  # time that clients have to read the last bytes of their answers, at a shutdown
 BACKLOG: Final = 4096  # maximum number of connections that wait to be accepted
+
+log = logging.getLogger("headway.gateway")
 
 
 class Component(Protocol):
@@ -115,6 +121,8 @@ class App:
         if config.file is not None:
             self.components.append(FileSource(clock, fleet, self.switch, self.shadows, config))
         self._expired = clock.seconds()
+        self.server: asyncio.Server | None = None
+        self._hurried = 0  # number of calls of `hurry`
         fleet.offer("file", config.backends)
         self.shadows.offer("file", config.shadows)
 
@@ -203,9 +211,10 @@ class App:
         config = self.config
         await self.run()
         shared = True if config.worker is not None else None
-        return await self.clock.loop.create_server(
+        self.server = await self.clock.loop.create_server(
             partial(ClientConnection, self.reception), config.host, config.port, backlog=BACKLOG, reuse_port=shared
         )
+        return self.server
 
     async def run(self) -> None:
         """Start everything except the listening socket."""
@@ -213,19 +222,45 @@ class App:
             await component.start()
         self.clock.call_later(SWEEP_S, self._sweep)
 
-    async def drain(self, seconds: float) -> None:
-        """Reject new requests, wait up to `seconds` for requests in flight to end, then stop all parts."""
-        self.reception.draining = True
-        until = self.clock.seconds() + seconds
-        while self.reception.busy and self.clock.seconds() < until:
-            await asyncio.sleep(0.05)
-        self.reception.close()
+    async def drain(self, limit_s: float, lame_duck_s: float = 0.0) -> None:
+        """Shut down. Readiness fails at once, so that load balancers send their requests elsewhere. The listening
+        socket stays open for `lame_duck_s`. Then requests in flight have `limit_s` to end. Then stop all parts."""
+        reception = self.reception
+        reception.draining = True
+        if lame_duck_s:
+            log.info("shutdown: the gateway accepts connections for another %g s", lame_duck_s)
+            await self._wait(lame_duck_s, lambda: self._hurried > 0)
+        if self.server is not None:
+            self.server.close()
+        if reception.busy:
+            log.info("shutdown: %d requests are in flight and have %g s to end", reception.busy, limit_s)
+        await self._wait(limit_s, lambda: not reception.busy or self._hurried > 1)
+        if reception.busy:
+            log.warning("shutdown: %d requests have not ended in time; the gateway ends them", reception.busy)
+            reception.shut_down()
+        await self._wait(FLUSH_S if limit_s else 0.0, lambda: not reception.clients)
+        reception.close()
         for backend in self.fleet.members:
             backend.close()
         for component in self.components:
             await component.stop()
         if self.tape is not None:
             self.tape.close()
+
+    async def _wait(self, seconds: float, done: Callable[[], bool]) -> None:
+        """Wait until `done` returns True, at most for `seconds`. Once the listening socket is closed, close each
+        connection as soon as it is idle."""
+        until = self.clock.seconds() + seconds
+        while True:
+            if self.server is not None and not self.server.is_serving():
+                self.reception.close_idle()
+            if done() or self.clock.seconds() >= until:
+                return
+            await asyncio.sleep(DRAIN_POLL_S)
+
+    def hurry(self) -> None:
+        """Shorten the shutdown: the first call ends the lame-duck time, the second call ends the requests."""
+        self._hurried += 1
 
     def _sweep(self) -> None:
         self.clock.call_later(SWEEP_S, self._sweep)  # schedule the next sweep first, because the code below may raise

@@ -30,7 +30,7 @@ from headway.gateway.observing.recent_decisions import ExplainSettings
 from headway.gateway.peers import PeerSettings
 from headway.gateway.prompt_tokens import TokenSettings
 from headway.gateway.request_sessions import SessionSettings
-from headway.gateway.settings import File, Listen, Timeouts
+from headway.gateway.settings import File, Listen, ShutdownSettings, Timeouts
 from headway.gateway.shadow.canary import CANARY, CanaryKeys, read_canary
 from headway.gateway.shadow.candidate import CandidateSpec, read_shadows
 from headway.gateway.signals.event_listener import EventSettings
@@ -121,6 +121,7 @@ class Config(Struct, frozen=True, kw_only=True):
     patience_ps: Annotated[Duration, "time that a request waits while no engine can serve it"] = 10 * PS_PER_SECOND
     timeouts: Annotated[Timeouts, "timeouts of engines; see below"] = Timeouts()
     limits: Annotated[Limits, "limits of clients; see below"] = Limits()
+    shutdown: Annotated[ShutdownSettings, "how the gateway ends after SIGTERM; see below"] = ShutdownSettings()
     retries: Annotated[
         int,
         Meta(ge=0, le=10),

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 AGAIN: Final = (502, 503, 504, 429)  # on these statuses, the gateway tries another engine
 RETRY_AFTER: Final = b"retry-after: %d" % RETRY_AFTER_S
 DEADLINE_PASSED: Final = "the deadline has passed"
+SHUTTING_DOWN: Final = "the gateway is shutting down"
 EndListener = Callable[["Exchange", int, str, str], None]  # arguments: exchange, time in ps, outcome, reason
 log = logging.getLogger("headway.gateway")
 
@@ -208,7 +209,8 @@ class Exchange:
             lines.append(self.services.reasons.line(self.flight.reason))
         lines.append(b"x-headway-request: %d" % self.request.id)
         lines += self.marks
-        self.closes = self.until_close or self.unframed is not None or not self.incoming.keep_alive
+        keep = self.incoming.keep_alive and not self.client.host.draining
+        self.closes = self.until_close or self.unframed is not None or not keep
         if self.closes:
             lines.append(b"connection: close")
         elif version_1_0:
@@ -283,11 +285,12 @@ class Exchange:
             self.refuse(502, why, outcome="failed")
 
     def cut(self, upstream: Upstream | None, outcome: str, why: str, message: str) -> None:
-        """End an answer that has partly reached the client. If the framing allows it, send an error event."""
+        """End an answer that has partly reached the client. If the framing allows it, send an error event and keep the
+        connection."""
         self.end(outcome, why)
         if self.tally.stream and self.chunked and upstream is not None and upstream.between_chunks():
             self.client.transport.write(self.framed(error_event(message)))
-            self.client.finish(False)
+            self.client.finish(not self.closes)
         else:
             self.client.transport.abort()
 
@@ -358,6 +361,16 @@ class Exchange:
             self.refuse(504, DEADLINE_PASSED, outcome="timed_out")
             return
         self.cut(upstream, "timed_out", "deadline", DEADLINE_PASSED)
+
+    def shut_down(self) -> None:
+        """End the exchange because the gateway stops. A stream that has begun ends with an error event."""
+        if self.over:
+            return
+        upstream = self._drop_upstream()
+        if self.sent:
+            self.cut(upstream, "failed", SHUTTING_DOWN, SHUTTING_DOWN)
+        else:
+            Exchange.refuse(self, 503, SHUTTING_DOWN, outcome="failed")  # a cascade asks no further model
 
     def end(self, outcome: str, why: str) -> None:
         assert not self.over

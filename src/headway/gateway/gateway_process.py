@@ -26,24 +26,22 @@ from headway.errors import HeadwayError
 from headway.gateway.app import App
 from headway.gateway.config import Config
 from headway.gateway.peers import PeerSettings
-from headway.http.event_loop import end_signal, run_loop
+from headway.http.event_loop import run_loop
 from headway.http.server_log import log_to_stderr
 
-DRAIN_S = 30.0
 PAUSE_S: Final = 1.0  # pause before a new process replaces a process that has died
 context = multiprocessing.get_context("spawn")
 log = logging.getLogger("headway.gateway")
 
 
-def serve(source: Path, started: Callable[[str], None], workers: int = 1, drain_s: float = DRAIN_S) -> None:
-    """Serve until SIGTERM or Ctrl-C, then give requests in flight `drain_s` seconds to end. When the gateway accepts
-    requests, call `started` with its address."""
+def serve(source: Path, started: Callable[[str], None], workers: int = 1) -> None:
+    """Serve until SIGTERM or Ctrl-C, then drain. When the gateway accepts requests, call `started` with its address."""
     config = Config.load(source)
     with log_to_stderr(config.log):
         if workers == 1:
-            run(config, started, drain_s)
+            run(config, started)
         else:
-            Crew(source, config, workers, drain_s).run(started)
+            Crew(source, config, workers).run(started)
 
 
 def open_more() -> None:
@@ -63,26 +61,42 @@ def collect_seldom() -> None:
     gc.set_threshold(50_000, 50, 100)
 
 
-def run(config: Config, started: Callable[[str], None], drain_s: float = DRAIN_S) -> None:
+def run(config: Config, started: Callable[[str], None]) -> None:
     """Serve in this process."""
     open_more()
     collect_seldom()
-    run_loop(_serve(config, started, drain_s))
+    run_loop(_serve(config, started))
 
 
-async def _serve(config: Config, started: Callable[[str], None], drain_s: float) -> None:
+async def _serve(config: Config, started: Callable[[str], None]) -> None:
     app = App(asyncio.get_running_loop(), config)
     try:
         server = await app.start()
     except (HeadwayError, OSError) as error:
         await app.drain(0.0)
         raise error if isinstance(error, HeadwayError) else _not_listening(config, error) from None
-    ended = end_signal()
+    ended = _end_signal(app)
     host, port = server.sockets[0].getsockname()[:2]
     started(f"http://{host}:{port}")
     await ended.wait()
-    server.close()
-    await app.drain(drain_s)
+    shutdown = app.config.shutdown
+    await app.drain(shutdown.limit_s, shutdown.lame_duck_s)
+    log.info("shutdown: complete")
+
+
+def _end_signal(app: App) -> asyncio.Event:
+    """Return an event that SIGTERM and Ctrl-C set. Ctrl-C skips the lame-duck time, and a second Ctrl-C ends the
+    requests in flight."""
+    ended = asyncio.Event()
+
+    def interrupt() -> None:
+        app.hurry()
+        ended.set()
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, ended.set)
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    return ended
 
 
 def _not_listening(config: Config, error: OSError) -> HeadwayError:
@@ -97,7 +111,7 @@ class Worker:
         self.ending = False
 
 
-def _work(source: Any, number: int, peers: PeerSettings, port: int, drain_s: float, link: Connection) -> None:
+def _work(source: Any, number: int, peers: PeerSettings, port: int, link: Connection) -> None:
     """Run a worker process. The worker configures logging itself, because a spawned process does not inherit the
     logging configuration of its parent."""
     try:
@@ -109,7 +123,7 @@ def _work(source: Any, number: int, peers: PeerSettings, port: int, drain_s: flo
             journal = replace(journal, file=journal.file.with_name(f"{journal.file.name}.{number}"))
         config = replace(config, listen=(config.host, port), peers=peers, journal=journal, worker=number)
         with log_to_stderr(config.log, number):
-            run(config, lambda address: link.send(("ready", address)), drain_s)
+            run(config, lambda address: link.send(("ready", address)))
     except HeadwayError as error:
         link.send(("wrong", str(error)))
     except (BrokenPipeError, KeyboardInterrupt):
@@ -117,8 +131,8 @@ def _work(source: Any, number: int, peers: PeerSettings, port: int, drain_s: flo
 
 
 class Crew:
-    def __init__(self, source: Any, config: Config, count: int, drain_s: float) -> None:
-        self.source, self.config, self.count, self.drain_s = source, config, count, drain_s
+    def __init__(self, source: Any, config: Config, count: int) -> None:
+        self.source, self.config, self.count = source, config, count
         self.folder = tempfile.TemporaryDirectory(prefix="headway-")
         self.key = secrets.token_bytes(32)
         # This socket does not listen. It reserves the port for the workers.
@@ -137,7 +151,7 @@ class Crew:
         here, there = context.Pipe(duplex=False)
         sockets = [f"unix:{self.folder.name}/{place}.sock" for place in range(self.count)]  # the folder is private
         peers = PeerSettings(sockets.pop(number), tuple(sockets), "", f"worker-{number}", key=self.key, orders=True)
-        arguments = (self.source, number, peers, self.port, self.drain_s, there)
+        arguments = (self.source, number, peers, self.port, there)
         process = context.Process(target=_work, args=arguments, name=f"headway-{number}")
         process.start()
         there.close()

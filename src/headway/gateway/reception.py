@@ -11,7 +11,7 @@ import msgspec
 from headway.errors import HeadwayError
 from headway.gateway.api_keys import UNKNOWN, Key
 from headway.gateway.cascade.cascade import Cascade
-from headway.gateway.exchange import Exchange, Services
+from headway.gateway.exchange import SHUTTING_DOWN, Exchange, Services
 from headway.gateway.observing.openapi import data_plane
 from headway.gateway.request_body import read_body
 from headway.http.replies import TRY_LATER, error_body
@@ -102,6 +102,8 @@ class Reception:
             self._refuse(client, incoming, 404, f"unknown path {path.decode('latin-1')}")
         elif incoming.method != b"GET":
             self._refuse(client, incoming, 405, "this path needs the method GET", allow="GET")
+        elif path == b"/health" and self.draining:
+            client.answer(incoming, 503, error_body(503, SHUTTING_DOWN), (("retry-after", "1"),))
         elif path == b"/health":
             client.answer(incoming, 200, b"{}")
         elif path == b"/openapi.json":
@@ -132,8 +134,21 @@ class Reception:
             client.overdue(now)
 
     @property
-    def busy(self) -> bool:
-        return any(client.exchange is not None for client in self.clients)
+    def busy(self) -> int:
+        """The number of connections with a request that arrives or is not yet answered."""
+        return sum(not (client.idle or client.closing) for client in self.clients)
+
+    def close_idle(self) -> None:
+        for client in list(self.clients):
+            client.close_idle()
+
+    def shut_down(self) -> None:
+        """End every request with an error that its client can read."""
+        for client in list(self.clients):
+            if isinstance(client.exchange, Exchange):
+                client.exchange.shut_down()
+            elif not client.idle:
+                client.refuse(503, SHUTTING_DOWN)
 
     def close(self) -> None:
         for client in list(self.clients):

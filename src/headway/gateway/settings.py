@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import Struct
 
-from headway.config.keys import Form, PositiveSeconds, Unit
+from headway.config.keys import Form, PositiveSeconds, Seconds, Unit
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 
@@ -55,3 +55,10 @@ class Timeouts(Struct, frozen=True):
     connect_s: Annotated[PositiveSeconds, "time to connect to an engine"] = 3.0
     first_byte_s: Annotated[PositiveSeconds, "time until the first byte of the engine's answer"] = 600.0
     silence_s: Annotated[PositiveSeconds, "longest pause within an answer"] = 120.0
+
+
+class ShutdownSettings(Struct, frozen=True):
+    """The section `shutdown:` of a gateway's file."""
+
+    lame_duck_s: Annotated[Seconds, "time after SIGTERM for which the gateway still accepts connections"] = 5.0
+    limit_s: Annotated[Seconds, "time that requests in flight then have to end"] = 30.0

@@ -94,7 +94,7 @@ class Host(Protocol):
     addresses: Counter[str]  # number of open connections by client address
     half_closed: bool  # whether a client that has closed its sending half gets its answer; if not, it counts as gone
     held_bytes: int  # total size of all request bodies in memory, in bytes
-    draining: bool
+    draining: bool  # whether the server shuts down; each answer then says that its connection will close
 
     @property
     def seconds(self) -> Callable[[], float]: ...
@@ -230,11 +230,12 @@ class ClientConnection(asyncio.Protocol):
 
     def answer(self, incoming: Incoming, status: int, body: bytes, fields: tuple[tuple[str, str], ...] = ()) -> None:
         """Send a complete answer, and finish the request."""
-        if incoming.keep_alive and incoming.version == "1.0":
+        keep = incoming.keep_alive and not self.host.draining
+        if keep and incoming.version == "1.0":
             fields = (*fields, ("connection", "keep-alive"))
-        head = head_of(status, len(body), fields, close=not incoming.keep_alive)
+        head = head_of(status, len(body), fields, close=not keep)
         self.transport.writelines([head] if incoming.method == b"HEAD" else [head, body])
-        self.finish(incoming.keep_alive)
+        self.finish(keep)
 
     def refuse(self, status: int, why: str, linger: bool = True) -> None:
         """Send an error after the pending answers, then close the connection. With `linger`, close it after a delay: if
@@ -340,13 +341,25 @@ class ClientConnection(asyncio.Protocol):
         self.held -= self.answering_bytes
         host.held_bytes -= self.answering_bytes
         self.answering_bytes = 0
-        if not keep or self.closing or host.draining or (self.ended and not self.waiting and self.refusal is None):
+        if not keep or self.closing or (self.ended and not self.waiting and self.refusal is None):
             self.closing = True
             self.transport.close()
         elif self.waiting:
             self._next()
         elif self.refusal is not None:
             self.refuse(*self.refusal)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request arrives, waits or is answered on this connection."""
+        arriving = self.stage == "body" or (self.stage == "head" and self.head_bytes > 0)
+        return self.exchange is None and not self.waiting and not arriving
+
+    def close_idle(self) -> None:
+        """Close the connection if it is idle."""
+        if self.idle and not self.closing:
+            self.closing = True
+            self.transport.close()
 
     def _next(self) -> None:
         """Begin waiting requests one by one, unless the client does not read its answers. A request that is answered

@@ -20,7 +20,6 @@ from headway.http.server_log import log_to_stderr
 from headway.interop import ext_proc
 from headway.interop.epp_stream import Pick, Stream
 
-DRAIN_S: Final = 30.0
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -109,9 +108,8 @@ def serve(
     started: Callable[[str], None],
     certificate: Path | None = None,
     key: Path | None = None,
-    drain_s: float = DRAIN_S,
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C. Calls in flight then have `drain_s` seconds to end."""
+    """Serve until SIGTERM or Ctrl-C, then drain."""
     if (certificate is None) != (key is None):
         raise HeadwayError("--tls-cert and --tls-key: TLS needs both. Pass the certificate and its key.")
     credentials = None
@@ -119,15 +117,16 @@ def serve(
         credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
     config = Config.load(source)
     with log_to_stderr(config.log):
-        asyncio.run(_serve(config, started, credentials, drain_s))
+        asyncio.run(_serve(config, started, credentials))
 
 
-async def _serve(config: Config, started: Callable[[str], None], credentials: Any, drain_s: float) -> None:
+async def _serve(config: Config, started: Callable[[str], None], credentials: Any) -> None:
     picker = Picker(asyncio.get_running_loop(), config)
     server, port = await listen(picker, credentials)
     ended = end_signal()
     started(f"{config.host}:{port}")
     await ended.wait()
-    picker.app.reception.draining = True
-    await server.stop(drain_s)
+    picker.app.reception.draining = True  # the health check fails, while the server still accepts calls
+    await asyncio.sleep(config.shutdown.lame_duck_s)
+    await server.stop(config.shutdown.limit_s)
     await picker.app.drain(0)

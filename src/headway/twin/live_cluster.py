@@ -198,4 +198,5 @@ def gateway_file(scenario: Scenario, policies: Mapping[str, Any], speed: float, 
         },
         "events": {"ttl": LONG},
         "timeouts": {"silence": "600s"},
+        "shutdown": {"lame_duck": "0s"},
     }
