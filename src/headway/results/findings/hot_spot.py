@@ -47,9 +47,9 @@ def find(run: Observed) -> list[Finding]:
     for peers in run.peers.values():
         stays = [run.stays[instance] for instance in peers]
         loads = [sum_by_slice(grid, zip(stay.begin_ps, stay.end_ps, strict=True)) for stay in stays]
-        serving = _serving(run, peers, grid)
+        open_ps = serving(run, peers, grid)
         total = sum(map(sum, loads))
-        for spot in _hot(peers, loads, serving, grid):
+        for spot in _hot(peers, loads, open_ps, grid):
             findings.append(_finding(run, spot, grid, total))
     return worst(findings)
 
@@ -62,7 +62,7 @@ def sum_by_slice(grid: Grid, spans: Iterable[tuple[int, int]]) -> list[int]:
     return sums.totals()
 
 
-def _serving(run: Observed, peers: Sequence[int], grid: Grid) -> list[list[int]]:
+def serving(run: Observed, peers: Sequence[int], grid: Grid) -> list[list[int]]:
     """Return for each instance the time in each slice during which it was open to requests."""
     if not run.result.states:
         always = sum_by_slice(grid, [(grid.start_ps, run.ended_ps)])

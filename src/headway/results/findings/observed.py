@@ -216,7 +216,7 @@ class Observed:
                 if flag is False:
                     missed[row].append(target)
         has_targets = self.sample.good is not None
-        return Loss(self.requests, self.split, counted, missed, self._tpot_target, has_targets=has_targets)
+        return Loss(self.requests, self.split, counted, missed, self.tpot_target, has_targets=has_targets)
 
     def queue_loss(self, times: Mapping[int, int]) -> float:
         """Return the fraction of the whole loss that lies in these parts of the requests' waits at their instances."""
@@ -226,7 +226,7 @@ class Observed:
             {row: self.loss.of(row, QUEUED) * time / (left[row] - enqueued[row]) for row, time in rows.items()}
         )
 
-    def _tpot_target(self, row: int) -> int | None:
+    def tpot_target(self, row: int) -> int | None:
         return self.facts.tenant_slos.get(self.tenants[self.requests.tenant[row]], self.facts.slo).tpot_ps
 
     @cached_property
@@ -241,10 +241,25 @@ class Observed:
         """The requests after the warm-up whose wait at an instance is known."""
         return [row for queue in self.waits.queues for row in queue.rows if row >= self.warmup]
 
+    def engine(self, instance: int) -> Json:
+        """Return the settings of an instance's engine: the keys of `cluster`, of its deployment, or of its side of a
+        disaggregated one."""
+        about = self.result.instances()[instance]
+        cluster: Json = self.scenario.get("cluster") or {}
+        deployment = (cluster.get("deployments") or {}).get(about.get("pool", ""), cluster)
+        side = deployment.get(about.get("role", "")) or {}
+        return {**cluster, **deployment, **side}
+
     def home(self, row: int) -> int:
         """Return the instance at which a request waited."""
         prefill = self.requests.prefill_instance[row]
         return prefill if prefill >= 0 else self.requests.instance[row]
+
+    @property
+    def block_tokens(self) -> int:
+        """The number of tokens of a KV block."""
+        kv = (self.scenario.get("cluster") or {}).get("kv") or {}
+        return int(kv.get("block_tokens") or 1)
 
     def lifetime_ps(self, rows: Iterable[int]) -> int:
         """Return the time from arrival to end, summed over these requests. A request in flight lasts until the end of
