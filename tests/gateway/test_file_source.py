@@ -14,7 +14,6 @@ pytest.importorskip("xxhash", reason="the extra `gateway` is not installed")
 
 from headway.gateway.app import App
 from headway.gateway.config import Config
-from headway.gateway.membership.file_source import FileSource
 
 FIRST = "backends: {a: 'http://127.0.0.1:1', b: 'http://127.0.0.1:2'}\npolicies: {routing: random}\n"
 
@@ -23,8 +22,8 @@ class Scene:
     def __init__(self, file: Path) -> None:
         self.file = file
         self.app = App(asyncio.get_running_loop(), Config.load(file))
-        app = self.app
-        self.source = FileSource(app.clock, app.fleet, app.switch, app.shadows, app.config)
+        assert self.app.file_source is not None
+        self.source = self.app.file_source
 
     def write(self, text: str) -> None:
         """And two looks, since a change is taken at the second."""
@@ -111,12 +110,68 @@ def test_backends_that_do_not_fit_leave_the_policies_as_they_were(tmp_path: Path
 
 def test_keys_that_want_a_new_start_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def act(scene: Scene) -> None:
-        scene.write(FIRST + "retries: 1\nhealth: {failures: 9}\n")
+        scene.write(FIRST + "patience: 1s\nmax_backends: 9\n")
         messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-        assert len(messages) == 1 and "the change of retries, health takes effect at the next start" in messages[0]
+        assert len(messages) == 1
+        assert "the change of patience, max_backends takes effect at the next start" in messages[0]
+        assert scene.app.plane.settings.places == 64
         caplog.clear()
         scene.write(FIRST)  # as it was
         assert not [record for record in caplog.records if record.levelno == logging.WARNING]
+
+    play(tmp_path, act)
+
+
+SETTINGS = """
+retries: 7
+timeouts: {connect: 1s}
+limits: {body_bytes: 1000}
+deadlines: {interactive: 9s}
+classes: [batch, interactive, standard]
+sessions: {user: false}
+shutdown: {lame_duck: 1s}
+log: {access: 0.5}
+cascade: {chains: {both: [a, b]}}
+"""
+
+
+def test_settings_that_need_no_restart_take_effect_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def act(scene: Scene) -> None:
+        app = scene.app
+        scene.file.write_text(FIRST + SETTINGS)
+        app.reload()
+        assert app.services.retries == 7 and app.services.timeouts.connect_s == 1.0
+        assert app.reception.limits.body_bytes == 1000 and "both" in app.reception.chains
+        assert app.intake.deadlines == {"interactive": 9 * 10**12} and not app.intake.sessions.user
+        assert app.intake.ranks["batch"] == 0 and app.shutdown.lame_duck_s == 1.0 and app.access_log.share == 0.5
+        messages = [record.getMessage() for record in caplog.records if "reloaded" in record.getMessage()]
+        assert len(messages) == 1 and "timeouts" in messages[0] and "next start" not in caplog.text
+        scene.file.write_text(FIRST)
+        app.reload()
+        assert app.services.retries == 2 and app.access_log.record_end not in app.services.on_end
+
+    play(tmp_path, act)
+
+
+def test_a_reload_of_a_wrong_file_keeps_every_setting(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def act(scene: Scene) -> None:
+        scene.file.write_text(FIRST + "retries: 7\npatience: soon\n")
+        scene.app.reload()
+        assert scene.app.services.retries == 2 and "the old settings stay: patience" in caplog.text
+
+    play(tmp_path, act)
+
+
+def test_a_reload_without_a_change_is_logged_and_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def act(scene: Scene) -> None:
+        scene.app.reload()
+        assert scene.app.plane.version == 0 and "reloaded; nothing has changed" in caplog.text
 
     play(tmp_path, act)
 

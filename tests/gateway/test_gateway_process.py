@@ -30,7 +30,7 @@ def run_process(command: list[str]) -> Iterator[subprocess.Popen[str]]:
                 process.terminate()
 
 
-def test_a_gateway_serves_until_a_signal(live, tmp_path: Path) -> None:
+def test_a_gateway_serves_until_a_signal_and_reloads_its_file_at_another(live, tmp_path: Path) -> None:
     engine = live(1).engines[0]
     file = tmp_path / "gateway.yaml"
     file.write_text(
@@ -46,6 +46,11 @@ def test_a_gateway_serves_until_a_signal(live, tmp_path: Path) -> None:
         with urllib.request.urlopen(f"{url}/v1/chat/completions", body, timeout=300) as answer:
             assert json.load(answer)["choices"][0]["message"]["content"] == "hello"
             assert answer.headers["x-headway-target"] == "a"
+        file.write_text(file.read_text().replace("{a:", "{b:"))
+        process.send_signal(signal.SIGHUP)
+        assert "reloaded (backends)" in next(line for line in process.stderr if "reloaded" in line)
+        with urllib.request.urlopen(f"{url}/v1/chat/completions", body, timeout=300) as answer:
+            assert answer.headers["x-headway-target"] == "b"
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
         assert "Traceback" not in process.stderr.read()

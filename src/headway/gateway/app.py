@@ -21,6 +21,7 @@ from headway.gateway.handover.live_handover import Handover
 from headway.gateway.intake import Intake
 from headway.gateway.live_clock import Clock
 from headway.gateway.live_policies import read_policies
+from headway.gateway.live_settings import live_settings
 from headway.gateway.membership.etcd_source import EtcdSource
 from headway.gateway.membership.file_source import FileSource
 from headway.gateway.observing.access_log import AccessLog
@@ -66,7 +67,7 @@ class App:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, config: Config, exchange_type: type[Exchange] = Exchange
     ) -> None:
-        self.config = config
+        self.config, self.shutdown = config, config.shutdown
         self.clock = clock = Clock(loop)
         self.decisions = Decisions(loop, config.explain)
         policies = read_policies(config.policies, config.defaults)
@@ -118,8 +119,12 @@ class App:
         self._observe()
         if config.etcd is not None:
             self.components.append(EtcdSource(clock, fleet, self.switch, self.signals, config.etcd, config.port))
+        self.file_source: FileSource | None = None
         if config.file is not None:
-            self.components.append(FileSource(clock, fleet, self.switch, self.shadows, config))
+            setters = live_settings(self.services, self.intake, self.reception, self.access_log)
+            setters = {**setters, "shutdown": self._set_shutdown}
+            self.file_source = FileSource(clock, fleet, self.switch, self.shadows, setters, config)
+            self.components.append(self.file_source)
         self._expired = clock.seconds()
         self.server: asyncio.Server | None = None
         self._hurried = 0  # number of calls of `hurry`
@@ -205,6 +210,9 @@ class App:
 
             self.components.append(Admin(self.board, self.orders, config.admin))
 
+    def _set_shutdown(self, config: Config) -> None:
+        self.shutdown = config.shutdown
+
     # --- running -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> asyncio.Server:
@@ -221,6 +229,11 @@ class App:
         for component in self.components:
             await component.start()
         self.clock.call_later(SWEEP_S, self._sweep)
+
+    def reload(self) -> None:
+        """Apply the gateway's file now."""
+        if self.file_source is not None:
+            self.file_source.reload()
 
     async def drain(self, limit_s: float, lame_duck_s: float = 0.0) -> None:
         """Shut down. Readiness fails at once, so that load balancers send their requests elsewhere. The listening

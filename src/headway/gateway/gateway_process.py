@@ -8,6 +8,7 @@ import asyncio
 import gc
 import logging
 import multiprocessing
+import os
 import secrets
 import signal
 import socket
@@ -75,18 +76,17 @@ async def _serve(config: Config, started: Callable[[str], None]) -> None:
     except (HeadwayError, OSError) as error:
         await app.drain(0.0)
         raise error if isinstance(error, HeadwayError) else _not_listening(config, error) from None
-    ended = _end_signal(app)
+    ended = _handle_signals(app)
     host, port = server.sockets[0].getsockname()[:2]
     started(f"http://{host}:{port}")
     await ended.wait()
-    shutdown = app.config.shutdown
-    await app.drain(shutdown.limit_s, shutdown.lame_duck_s)
+    await app.drain(app.shutdown.limit_s, app.shutdown.lame_duck_s)
     log.info("shutdown: complete")
 
 
-def _end_signal(app: App) -> asyncio.Event:
+def _handle_signals(app: App) -> asyncio.Event:
     """Return an event that SIGTERM and Ctrl-C set. Ctrl-C skips the lame-duck time, and a second Ctrl-C ends the
-    requests in flight."""
+    requests in flight. SIGHUP reloads the file."""
     ended = asyncio.Event()
 
     def interrupt() -> None:
@@ -95,6 +95,7 @@ def _end_signal(app: App) -> asyncio.Event:
 
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, ended.set)
+    loop.add_signal_handler(signal.SIGHUP, app.reload)
     loop.add_signal_handler(signal.SIGINT, interrupt)
     return ended
 
@@ -114,6 +115,7 @@ class Worker:
 def _work(source: Any, number: int, peers: PeerSettings, port: int, link: Connection) -> None:
     """Run a worker process. The worker configures logging itself, because a spawned process does not inherit the
     logging configuration of its parent."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the handler is set, SIGHUP would end the process
     try:
         config = Config.load(source)
         if config.peers is not None:
@@ -160,6 +162,7 @@ class Crew:
     def run(self, started: Callable[[str], None]) -> None:
         for ending in (signal.SIGTERM, signal.SIGINT):
             signal.signal(ending, self._end)
+        signal.signal(signal.SIGHUP, self._reload)
         for number in range(self.count):
             self.start(number)
         announced = False
@@ -200,6 +203,12 @@ class Crew:
             time.sleep(PAUSE_S)
         if not self.ending:
             self.start(worker.number)
+
+    def _reload(self, number: int, frame: FrameType | None) -> None:
+        """Pass SIGHUP to the workers. A worker that is about to start reads the new file anyway."""
+        for worker in list(self.workers.values()):
+            if worker.ready and worker.process.pid is not None:
+                os.kill(worker.process.pid, signal.SIGHUP)
 
     def _end(self, number: int = 0, frame: FrameType | None = None) -> None:
         """Handle a signal. The loop in `run` then stops the workers."""

@@ -44,7 +44,7 @@ class Intake:
         """`deadlines` maps SLO classes to time limits in picoseconds. `classes` has the most important class first."""
         self.clock, self.waiting, self.tracing = clock, waiting, tracing
         self.tokens, self.sessions, self.deadlines = tokens, sessions, deadlines
-        self.ranks = {name: rank for rank, name in enumerate(classes)}
+        self.ranks = rank_classes(classes)
         self.count = 0
         self.tenants: dict[str, None] = {}
 
@@ -122,3 +122,8 @@ class Intake:
             return self.deadlines.get(slo_class)
         text = field.decode("latin-1").strip()
         return positive_duration_ps(f"{text}s" if text.replace(".", "", 1).isdigit() else text, "x-headway-deadline")
+
+
+def rank_classes(classes: Sequence[str]) -> dict[str, int]:
+    """Return the rank of each SLO class; the most important class has rank 0."""
+    return {name: rank for rank, name in enumerate(classes)}

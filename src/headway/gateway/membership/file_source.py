@@ -1,4 +1,4 @@
-"""Watches the gateway's file, and applies changes of engines and policies while the gateway runs."""
+"""Watches the gateway's file, and applies changes of engines, policies and other settings while the gateway runs."""
 
 from __future__ import annotations
 
@@ -15,31 +15,32 @@ from headway.http.event_loop import cancel
 if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Fleet
     from headway.gateway.live_clock import Clock
+    from headway.gateway.live_settings import Setters
     from headway.gateway.orders import PolicySwitch
     from headway.gateway.shadow.shadows import Shadows
 
 SOURCE: Final = "file"
 POLL_S: Final = 1.0
-LIVE: Final = ("backends", "policies", "canary", "shadow")  # keys of the file that take effect while the gateway runs
+LIVE: Final = ("backends", "policies", "canary", "shadow")  # keys that take effect while the gateway runs
 log = logging.getLogger("headway.gateway")
 
 
 class FileSource:
     """Reads the gateway's file, and the files that it names, every second. A change takes effect when two consecutive
-    reads are equal, because a half-written file can be valid YAML."""
+    reads are equal, because a half-written file can be valid YAML. `reload` applies the file at once."""
 
     def __init__(
-        self, clock: Clock, fleet: Fleet, switch: PolicySwitch, shadows: Shadows, config: Config, poll_s: float = POLL_S
+        self, clock: Clock, fleet: Fleet, switch: PolicySwitch, shadows: Shadows, settings: Setters, config: Config
     ) -> None:
+        """`settings` are the other keys that take effect while the gateway runs."""
         assert config.file is not None
         self.clock, self.fleet, self.switch, self.shadows = clock, fleet, switch, shadows
-        self.path, self.poll_s = config.file, poll_s
-        self.keyring = config.keyring  # the keyring that the gateway uses
+        self.settings, self.path, self.poll_s = settings, config.file, POLL_S
         self.config = config  # the configuration that was applied last
         self._data: bytes | None = None
         self._document: dict[str, Any] = {}
         self._applied = self._latest = self._look()
-        self._started = self._document
+        self._started = self._before = self._document
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -60,6 +61,17 @@ class FileSource:
         before, self._latest = self._latest, self._look()
         if self._latest != before or self._latest == self._applied:
             return
+        self._apply()
+
+    def reload(self) -> None:
+        """Apply the file now. The log says so, even if nothing has changed."""
+        self._latest = self._look()
+        if self._latest == self._applied:
+            log.info("%s: reloaded; nothing has changed", self.path)
+        else:
+            self._apply()
+
+    def _apply(self) -> None:
         self._applied = self._latest
         try:
             self._take(Config.load(self.path))
@@ -87,14 +99,24 @@ class FileSource:
             self.switch.swap(in_force, SOURCE)
             self.shadows.offer(SOURCE, before.shadows)
             raise
-        if self.keyring is not None and config.keyring is not None:
-            self.keyring.renew(config.keyring)
+        for apply in self.settings.values():
+            apply(config)
         self.config = config
-        log.info("%s: its engines and policies are in force", self.path)
-        keys = dict.fromkeys([*self._started, *self._document])
-        later = [str(key) for key in keys if key not in LIVE and self._started.get(key) != self._document.get(key)]
+        self._report()
+
+    def _report(self) -> None:
+        """Log the keys that have changed, and those whose change takes effect at the next start."""
+        changed = ", ".join(_changes(self._before, self._document)) or "a file that it names"
+        self._before = self._document
+        log.info("%s: reloaded (%s); its engines and policies are in force", self.path, changed)
+        live = {*LIVE, *self.settings}
+        later = [key for key in _changes(self._started, self._document) if key not in live]
         if later:
             log.warning("%s: the change of %s takes effect at the next start", self.path, ", ".join(later))
+
+
+def _changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    return [str(key) for key in dict.fromkeys([*before, *after]) if before.get(key) != after.get(key)]
 
 
 def _bytes(path: Path) -> bytes | None:
