@@ -112,7 +112,31 @@ def test_several_processes_serve_on_one_port_and_a_dead_one_is_replaced(live, tm
         assert process.wait(60) == 0
         log = process.stderr.read()
         assert "Traceback" not in log
-        assert "has died (exit code -9); a new one starts" in log
+        assert "has died (exit code -9); a new one starts in 1 s" in log
+
+
+@pytest.mark.full
+def test_a_stopped_process_is_killed_and_replaced(live, tmp_path: Path) -> None:
+    engine = live(1).engines[0]
+    file = tmp_path / "gateway.yaml"
+    file.write_text(
+        f"listen: 127.0.0.1:0\nbackends: {{a: http://127.0.0.1:{engine.port}}}\n"
+        "shutdown: {lame_duck: 0s}\nworker_silence: 3s\n"
+    )
+    command = [sys.executable, "-m", "headway.cli", "serve", str(file), "--workers", "2"]
+    with run_process(command) as process:
+        assert process.stderr is not None
+        line = next(line for line in process.stderr if "Ctrl-C or SIGTERM" in line)
+        url = next(word for word in line.split() if word.startswith("http://"))
+        os.kill(children(process.pid)[0], signal.SIGSTOP)
+        line = next(line for line in process.stderr if "no heartbeat" in line)
+        assert " ERROR headway: worker " in line and line.endswith("it is killed\n")
+        assert "a new one starts" in next(line for line in process.stderr if "has died" in line)
+        next(line for line in process.stderr if "joined" in line)  # the new one
+        for _ in range(20):
+            ask(url)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
 
 
 def children(pid: int) -> list[int]:

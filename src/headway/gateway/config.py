@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from headway.config.dated_defaults import CURRENT, SETS, Dated
 from headway.config.documents import beside, read_yaml
-from headway.config.keys import INTERNAL, Bytes, Doc, Duration, Form, PositiveDuration, Unit, write
+from headway.config.keys import INTERNAL, Bytes, Doc, Duration, Form, PositiveDuration, PositiveSeconds, Unit, write
 from headway.config.section import read
 from headway.config.units import positive_duration_ps
 from headway.config.wording import shown
@@ -121,6 +121,9 @@ class Config(Struct, frozen=True, kw_only=True):
     patience_ps: Annotated[Duration, "time that a request waits while no engine can serve it"] = 10 * PS_PER_SECOND
     timeouts: Annotated[Timeouts, "timeouts of engines; see below"] = Timeouts()
     limits: Annotated[Limits, "limits of clients; see below"] = Limits()
+    worker_silence_s: Annotated[
+        PositiveSeconds, "time without a heartbeat after which `--workers` replaces a process"
+    ] = 10.0
     shutdown: Annotated[ShutdownSettings, "how the gateway ends after SIGTERM; see below"] = ShutdownSettings()
     retries: Annotated[
         int,

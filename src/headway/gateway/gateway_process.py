@@ -1,7 +1,7 @@
 """The gateway as one process or several processes, which serve until a signal arrives, and then drain.
 
 Several processes listen on the same port and exchange state as peers. Their parent starts and stops them, and replaces
-a process that has died.
+a process that has died or hangs.
 """
 
 import asyncio
@@ -27,10 +27,11 @@ from headway.errors import HeadwayError
 from headway.gateway.app import App
 from headway.gateway.config import Config
 from headway.gateway.peers import PeerSettings
+from headway.gateway.worker_watch import Counter, Watch, beat
 from headway.http.event_loop import run_loop
 from headway.http.server_log import log_to_stderr
 
-PAUSE_S: Final = 1.0  # pause before a new process replaces a process that has died
+LOOK_S: Final = 0.5  # longest time between two looks at the workers
 context = multiprocessing.get_context("spawn")
 log = logging.getLogger("headway.gateway")
 
@@ -62,21 +63,24 @@ def collect_seldom() -> None:
     gc.set_threshold(50_000, 50, 100)
 
 
-def run(config: Config, started: Callable[[str], None]) -> None:
+def run(config: Config, started: Callable[[str], None], heartbeats: Counter | None = None) -> None:
     """Serve in this process."""
     open_more()
     collect_seldom()
-    run_loop(_serve(config, started))
+    run_loop(_serve(config, started, heartbeats))
 
 
-async def _serve(config: Config, started: Callable[[str], None]) -> None:
-    app = App(asyncio.get_running_loop(), config)
+async def _serve(config: Config, started: Callable[[str], None], heartbeats: Counter | None) -> None:
+    loop = asyncio.get_running_loop()
+    app = App(loop, config)
     try:
         server = await app.start()
     except (HeadwayError, OSError) as error:
         await app.drain(0.0)
         raise error if isinstance(error, HeadwayError) else _not_listening(config, error) from None
     ended = _handle_signals(app)
+    if heartbeats is not None:
+        beat(heartbeats, loop)
     host, port = server.sockets[0].getsockname()[:2]
     started(f"http://{host}:{port}")
     await ended.wait()
@@ -106,13 +110,14 @@ def _not_listening(config: Config, error: OSError) -> HeadwayError:
 
 
 class Worker:
-    def __init__(self, number: int, process: BaseProcess, link: Connection) -> None:
-        self.number, self.process, self.link = number, process, link
+    def __init__(self, number: int, process: BaseProcess, link: Connection, watch: Watch, pause_s: float) -> None:
+        self.number, self.process, self.link, self.watch = number, process, link, watch
+        self.pause_s = pause_s  # pause before its start
         self.ready = False
         self.ending = False
 
 
-def _work(source: Any, number: int, peers: PeerSettings, port: int, link: Connection) -> None:
+def _work(source: Any, number: int, peers: PeerSettings, port: int, heartbeats: Counter, link: Connection) -> None:
     """Run a worker process. The worker configures logging itself, because a spawned process does not inherit the
     logging configuration of its parent."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the handler is set, SIGHUP would end the process
@@ -125,7 +130,7 @@ def _work(source: Any, number: int, peers: PeerSettings, port: int, link: Connec
             journal = replace(journal, file=journal.file.with_name(f"{journal.file.name}.{number}"))
         config = replace(config, listen=(config.host, port), peers=peers, journal=journal, worker=number)
         with log_to_stderr(config.log, number):
-            run(config, lambda address: link.send(("ready", address)))
+            run(config, lambda address: link.send(("ready", address)), heartbeats)
     except HeadwayError as error:
         link.send(("wrong", str(error)))
     except (BrokenPipeError, KeyboardInterrupt):
@@ -146,18 +151,20 @@ class Crew:
             raise _not_listening(config, error) from None
         self.port: int = self.keeper.getsockname()[1]
         self.workers: dict[int, Worker] = {}
+        self.pending: dict[int, tuple[float, float]] = {}  # number of a worker to start -> time, and pause before it
         self.ending = False
         self.error = ""  # error message of the first worker that could not serve; empty if all serve
 
-    def start(self, number: int) -> None:
+    def start(self, number: int, pause_s: float = 0.0) -> None:
         here, there = context.Pipe(duplex=False)
         sockets = [f"unix:{self.folder.name}/{place}.sock" for place in range(self.count)]  # the folder is private
         peers = PeerSettings(sockets.pop(number), tuple(sockets), "", f"worker-{number}", key=self.key, orders=True)
-        arguments = (self.source, number, peers, self.port, there)
+        heartbeats: Any = context.RawValue("L", 0)
+        arguments = (self.source, number, peers, self.port, heartbeats, there)
         process = context.Process(target=_work, args=arguments, name=f"headway-{number}")
         process.start()
         there.close()
-        self.workers[number] = Worker(number, process, here)
+        self.workers[number] = Worker(number, process, here, Watch(heartbeats, time.monotonic), pause_s)
 
     def run(self, started: Callable[[str], None]) -> None:
         for ending in (signal.SIGTERM, signal.SIGINT):
@@ -166,10 +173,11 @@ class Crew:
         for number in range(self.count):
             self.start(number)
         announced = False
-        while self.workers:
+        while self.workers or (self.pending and not self.ending):
             links = [worker.link for worker in self.workers.values()]
             sentinels = [worker.process.sentinel for worker in self.workers.values()]
-            wait([*links, *sentinels], timeout=1.0)
+            wait([*links, *sentinels], timeout=LOOK_S)
+            self._start_pending()
             for worker in list(self.workers.values()):
                 self._check(worker)
                 if self.ending and not worker.ending:
@@ -193,16 +201,27 @@ class Crew:
                 worker.ready = kind == "ready"
         except EOFError:
             pass
+        if worker.process.is_alive() and worker.watch.look() > self.config.worker_silence_s:
+            silent_s = worker.watch.silent_s
+            log.error("worker %d has sent no heartbeat for %.0f s; it is killed", worker.number, silent_s)
+            worker.process.kill()
+            worker.process.join()
         if worker.process.is_alive():
             return
         worker.process.join()
         worker.link.close()
         del self.workers[worker.number]
         if not self.ending:
-            log.warning("worker %d has died (exit code %s); a new one starts", worker.number, worker.process.exitcode)
-            time.sleep(PAUSE_S)
-        if not self.ending:
-            self.start(worker.number)
+            pause_s = worker.watch.pause_s(worker.pause_s)
+            words = "worker %d has died (exit code %s); a new one starts in %g s"
+            log.warning(words, worker.number, worker.process.exitcode, pause_s)
+            self.pending[worker.number] = (time.monotonic() + pause_s, pause_s)
+
+    def _start_pending(self) -> None:
+        for number, (due, pause_s) in list(self.pending.items()):
+            if not self.ending and time.monotonic() >= due:
+                del self.pending[number]
+                self.start(number, pause_s)
 
     def _reload(self, number: int, frame: FrameType | None) -> None:
         """Pass SIGHUP to the workers. A worker that is about to start reads the new file anyway."""
