@@ -269,6 +269,15 @@ def test_a_key_of_the_pickers_own_does_not_go_on_to_the_engine(epp: Callable[...
     assert target(Call(picker).ask(authorization=f"Bearer {key}")) in (A, B)
 
 
+def test_fields_of_the_picker_do_not_go_on_to_the_engine(epp: Callable[..., Epp]) -> None:
+    fields = {"x-headway-tenant": "a", "x-headway-class": "batch", "x-mine": "b"}
+    reply = Call(epp()).ask(**fields)
+    assert list(reply.request_headers.response.header_mutation.remove_headers) == [
+        "x-headway-tenant",
+        "x-headway-class",
+    ]
+
+
 def test_an_engine_below_a_path_gets_it(epp: Callable[..., Epp]) -> None:
     picker = epp({"a": "http://127.0.0.2:8000/base"})
     assert mutated(Call(picker).ask())[":path"] == "/base/v1/chat/completions"

@@ -196,7 +196,7 @@ class Exchange:
         lines = [b"HTTP/1.1 %d %b" % (status, phrase)]
         dropped = HOP
         if b"connection" in named:
-            dropped |= connection_fields(fields) - FRAMING
+            dropped |= connection_fields(fields, named) - FRAMING
         version_1_0 = self.incoming.version == "1.0"
         if version_1_0 and self.chunked:
             dropped |= FRAMING

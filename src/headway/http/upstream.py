@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import httptools
@@ -23,6 +23,7 @@ FRAMING: Final = frozenset((b"content-length", b"transfer-encoding"))
 # Header fields that apply to one connection and are not forwarded.
 HOP: Final = frozenset(b"connection keep-alive proxy-connection te trailer upgrade proxy-authorization expect".split())
 OURS: Final = frozenset((b"host", *FRAMING, *HOP))
+PERSISTENCE: Final = (b"keep-alive", b"close")  # usual values of `Connection`, which name no other header field
 OWNED: Final = b"x-headway-"  # fields with this prefix belong to the gateway, and are forwarded in neither direction
 OURS_AND_KEY: Final = OURS | {b"authorization"}
 PHRASE: Final = len("HTTP/1.1 200 ")  # offset of the reason phrase in a status line
@@ -229,7 +230,7 @@ def forwarded_head(incoming: Incoming, address: Address, length: int, bearer: by
     ]
     dropped = OURS_AND_KEY if hides_key else OURS
     if b"connection" in incoming.named:
-        dropped |= connection_fields(incoming.fields)
+        dropped |= connection_fields(incoming.fields, incoming.named)
     lines += [
         name + b": " + value for name, value in incoming.fields if name not in dropped and not name.startswith(OWNED)
     ]
@@ -239,8 +240,11 @@ def forwarded_head(incoming: Incoming, address: Address, length: int, bearer: by
     return b"\r\n".join(lines)
 
 
-def connection_fields(fields: Fields) -> frozenset[bytes]:
-    """Return the names in the header field `Connection`. These fields apply to one connection and are not forwarded."""
+def connection_fields(fields: Fields, named: Mapping[bytes, bytes]) -> frozenset[bytes]:
+    """Return the names in the header field `Connection`. These fields apply to one connection and are not forwarded.
+    `named` has the last value of each field, so `Connection` may occur more often only if a name is repeated."""
+    if named[b"connection"] in PERSISTENCE and len(named) == len(fields):
+        return frozenset()
     values = b",".join(value for name, value in fields if name == b"connection")
     return frozenset(name.strip().lower() for name in values.split(b","))
 

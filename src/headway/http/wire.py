@@ -431,7 +431,7 @@ def check_head(version: str, fields: Fields, named: dict[bytes, bytes]) -> None:
     if b"host" not in named:
         if version == "1.1":
             raise Refused(400, "the request has no Host header field")
-    elif sum(name == b"host" for name, _ in fields) > 1:
+    elif len(named) < len(fields) and sum(name == b"host" for name, _ in fields) > 1:
         raise Refused(400, "the request has more than one Host header field")
     if b"transfer-encoding" in named:
         values = b",".join(value for name, value in fields if name == b"transfer-encoding")
