@@ -17,7 +17,7 @@ def findings(scenario: dict[str, Any], kind: str) -> list[Finding]:
 
 @pytest.mark.parametrize(
     ("trouble", "stage", "policy"),
-    [("undersized queue", "admission", "max-concurrency"), ("tight flow control", "flow", "bands")],
+    [("small-queue", "admission", "max-concurrency"), ("tight-flow", "flow", "bands")],
 )
 def test_a_limit_at_the_router_is_named_if_the_instances_have_room(trouble: str, stage: str, policy: str) -> None:
     (found,) = findings(named(trouble).build("mild"), "tight_limit")
@@ -50,18 +50,18 @@ def test_a_limit_that_protects_the_time_between_tokens_is_not_tight() -> None:
 
 
 def test_started_replicas_with_cold_caches_are_named() -> None:
-    (found,) = findings(named("cold cache after scaling").build("mild"), "cold_cache")
+    (found,) = findings(named("cold-replicas").build("mild"), "cold_cache")
     assert {each.name for each in found.blames} <= {f"instance-{index}" for index in range(2, 8)}
     assert found.evidence["hits"] < found.evidence["usual_hits"] and found.at_ps > 100e12
 
 
 def test_a_restarted_instance_with_a_cold_cache_is_named() -> None:
-    (found,) = findings(named("cold cache after restarts").build("mild"), "cold_cache")
+    (found,) = findings(named("cold-restart").build("mild"), "cold_cache")
     assert [each.name for each in found.blames] == ["instance-0"]
 
 
 def test_caches_are_not_cold_without_new_instances_or_without_shared_prompts() -> None:
-    scenario = named("cold cache after scaling").build("mild")
-    assert findings(named("cold cache after scaling").build(NONE), "cold_cache") == []
+    scenario = named("cold-replicas").build("mild")
+    assert findings(named("cold-replicas").build(NONE), "cold_cache") == []
     del scenario["workload"]["prefix"]
     assert findings(scenario, "cold_cache") == []

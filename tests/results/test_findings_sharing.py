@@ -26,7 +26,7 @@ def test_the_share_of_a_group_is_the_mean_of_its_part_of_the_weight() -> None:
 
 
 def test_a_tenant_with_a_steady_heavy_load_is_blamed_for_the_misses_of_others() -> None:
-    found = findings(named("noisy neighbour, long outputs").build("medium"), "noisy_neighbour")
+    found = findings(named("noisy-outputs").build("medium"), "noisy_neighbour")
     assert [(each.blames[0].name, each.resource) for each in found] == [("writer", "slots")]
     assert found[0].explains > 0.5 and found[0].evidence["share_of_requests"] < 0.2
 
@@ -44,7 +44,7 @@ def test_no_tenant_is_noisy_if_all_send_the_same() -> None:
 
 
 def test_a_session_whose_context_keeps_growing_is_named() -> None:
-    found = findings(named("runaway session").build("mild"), "runaway_session")
+    found = findings(named("runaway-session").build("mild"), "runaway_session")
     assert len(found) == 1 and found[0].blames[0].kind == "session"
     assert found[0].evidence["tenant"] == "coder"
     assert found[0].evidence["largest_prompt_tokens"] > 20 * found[0].evidence["first_prompt_tokens"]
@@ -60,13 +60,13 @@ def test_sessions_that_all_grow_alike_are_not_runaway() -> None:
 
 
 def test_blocking_by_a_noisy_tenant_explains_only_the_rest() -> None:
-    all_ = headway.simulate(named("noisy neighbour, long prompts").build("severe"), progress=False).findings()
+    all_ = headway.simulate(named("noisy-prompts").build("severe"), progress=False).findings()
     by_kind = {each.kind: each for each in all_}
     assert all_[0].kind == "noisy_neighbour"
     assert by_kind["head_of_line_blocking"].explains < 0.2
 
 
-@pytest.mark.parametrize("name", ["noisy neighbour, long prompts", "runaway session"])
+@pytest.mark.parametrize("name", ["noisy-prompts", "runaway-session"])
 def test_the_same_traffic_without_the_heavy_part_has_neither(name: str) -> None:
     kinds = {each.kind for each in headway.simulate(named(name).build(NONE), progress=False).findings()}
     assert not kinds & {"noisy_neighbour", "runaway_session"}

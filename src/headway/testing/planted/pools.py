@@ -20,7 +20,7 @@ DISAGGREGATED: Final[Json] = {
     "slo": {"ttft": "1s", "tpot": "60ms"},
 }
 FEW_PREFILL: Final = Trouble(
-    name="too few prefill instances",
+    name="few-prefill",
     text="One of four instances computes all prompts, and the three decode instances are mostly idle.",
     healthy=changed(
         DISAGGREGATED,
@@ -33,7 +33,7 @@ FEW_PREFILL: Final = Trouble(
     causes=("bottleneck:prefill",),
 )
 FEW_DECODE: Final = Trouble(
-    name="too few decode instances",
+    name="few-decode",
     text="One of four instances generates all tokens, and computed prompts wait for a place there.",
     healthy=changed(
         DISAGGREGATED,
@@ -55,7 +55,7 @@ def _incoming(limit: int, latency: str) -> Json:
 
 
 SMALL_HANDOVER: Final = Trouble(
-    name="too few transfers at once",
+    name="small-handover",
     text="A decode instance accepts so few requests at once that the prefill instances must wait for it.",
     healthy=changed(
         DISAGGREGATED,
@@ -96,7 +96,7 @@ SIX_MORE: Final[Json] = {
     "scaling": {"interval": "103s"},
 }
 COLD_REPLICAS: Final = Trouble(
-    name="cold cache after scaling",
+    name="cold-replicas",
     text="The autoscaler adds instances, whose empty caches make them compute prefixes that the others have cached.",
     healthy=changed(PREFIXES, {"cluster": {"instances": 2}, "policies": {"routing": "round-robin"}}),
     mild=changed(SIX_MORE, _prefixes(6)),
@@ -115,7 +115,7 @@ def _restarts(groups: int, times: int) -> Json:
 
 
 COLD_RESTART: Final = Trouble(
-    name="cold cache after restarts",
+    name="cold-restart",
     text="Instances crash and are back two seconds later, without the prefixes that they had cached.",
     healthy=changed(PREFIXES, {"retries": 3, "cluster": {"instances": 3}}, _prefixes(60)),
     mild=_restarts(25, 1),
@@ -133,7 +133,7 @@ def _crash(rate: float, at: str) -> Json:
 
 
 CRASH: Final = Trouble(
-    name="crash of one of three",
+    name="crash",
     text="One of three instances crashes for good, and the other two cannot serve the load.",
     healthy={
         "retries": 3,
@@ -159,7 +159,7 @@ def _sticky(rate: float) -> Json:
 
 
 STICKY: Final = Trouble(
-    name="sticky sessions overload one",
+    name="sticky-overload",
     text="Sessions begin while nothing is in flight, so the router binds most of them to the first instance.",
     healthy={
         "workload": {
@@ -187,7 +187,7 @@ def _old(prefill_token: str) -> Json:
 
 
 UNEQUAL: Final = Trouble(
-    name="round robin on unequal instances",
+    name="unequal-instances",
     text="The router sends old and new instances the same number of requests, but the old ones are slower.",
     healthy={
         "workload": {

@@ -19,7 +19,7 @@ def _concurrency(limit: int) -> Json:
 
 
 SMALL_QUEUE: Final = Trouble(
-    name="undersized queue",
+    name="small-queue",
     text="Admission rejects requests above a few in flight, although the instances have room for more.",
     healthy=changed(BASE, _concurrency(200)),
     mild=_concurrency(13),
@@ -34,7 +34,7 @@ def _bucket(rate: float) -> Json:
 
 
 TIGHT_BUCKET: Final = Trouble(
-    name="tight token bucket",
+    name="tight-bucket",
     text="A token bucket admits fewer requests than the instances could serve.",
     healthy=changed(BASE, {"workload": {"rate": "20/s"}}, _bucket(40)),
     mild=_bucket(19),
@@ -50,7 +50,7 @@ def _held(limit: int, rate: float = 14) -> Json:
 
 
 FLOW_LIMIT: Final = Trouble(
-    name="tight flow control",
+    name="tight-flow",
     text="Flow control holds requests at the router, although the instances have room for more.",
     healthy=changed(BASE, {"workload": {"requests": 1200, "output_tokens": around(400, 80)}}, _held(64)),
     mild=_held(21, 14.2),
@@ -65,7 +65,7 @@ def _budget(tokens: int) -> Json:
 
 
 SMALL_CHUNKS: Final = Trouble(
-    name="chunks too small",
+    name="small-chunks",
     text="The token budget of a step is so small that prompts take many steps, each with the same overhead.",
     healthy={
         "workload": {
@@ -90,7 +90,7 @@ def _whole(rate: float) -> Json:
 
 
 LARGE_CHUNKS: Final = Trouble(
-    name="chunks too large",
+    name="large-chunks",
     text="A step computes whole prompts of 6,000 tokens, and requests that decode get no token meanwhile.",
     healthy={
         "workload": {
@@ -120,7 +120,7 @@ def _adapters(count: int) -> Json:
 
 
 ADAPTER_THRASH: Final = Trouble(
-    name="adapter thrash",
+    name="adapter-thrash",
     text="The requests use more adapters than an instance can hold, so instances load adapters again and again.",
     healthy={
         "workload": {
@@ -140,7 +140,7 @@ ADAPTER_THRASH: Final = Trouble(
     causes=("adapter_thrashing", "bottleneck:adapters"),
 )
 ADAPTER_SLOTS: Final = Trouble(
-    name="too few adapter slots",
+    name="few-adapter-slots",
     text="Running requests use all adapter slots, so requests for other adapters wait until one is free.",
     healthy={
         "workload": {

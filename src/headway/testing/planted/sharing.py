@@ -31,7 +31,7 @@ def _coder(turn_tokens: int) -> Json:
 
 
 RUNAWAY_SESSION: Final = Trouble(
-    name="runaway session",
+    name="runaway-session",
     text="One session's context grows with every turn, until its prompts occupy an instance for seconds.",
     healthy={
         "workload": {
@@ -62,7 +62,7 @@ def _rate_of(tenant: str, rate: float) -> Json:
 
 
 NOISY_PROMPTS: Final = Trouble(
-    name="noisy neighbour, long prompts",
+    name="noisy-prompts",
     text="One tenant sends long prompts at a steady rate that leaves no room for the other tenant.",
     healthy={
         "workload": {
@@ -87,7 +87,7 @@ NOISY_PROMPTS: Final = Trouble(
     causes=("noisy_neighbour:tenant=crawler",),
 )
 NOISY_OUTPUTS: Final = Trouble(
-    name="noisy neighbour, long outputs",
+    name="noisy-outputs",
     text="One tenant's long answers hold most places of the batches at a steady rate.",
     healthy={
         "workload": {
@@ -114,7 +114,7 @@ NOISY_OUTPUTS: Final = Trouble(
 
 
 CLASS_CROWDING: Final = Trouble(
-    name="batch class crowds out realtime",
+    name="class-crowding",
     text="Requests of the batch class fill the batches in order of arrival, and realtime requests wait behind them.",
     healthy={
         "workload": {
@@ -147,7 +147,7 @@ def _long_share(share: float) -> Json:
 
 
 LONG_PROMPTS: Final = Trouble(
-    name="long-prompt blocking",
+    name="long-prompts",
     text="A few prompts of 14,000 tokens hold up the short prompts that arrive behind them.",
     healthy={
         "workload": {
