@@ -156,14 +156,14 @@ def signals() -> str:
 
 
 def findings() -> str:
-    """Every kind of finding: its definition and its advice."""
+    """Every kind of finding: its definition and its area."""
     parts = [
         "# Kinds of findings",
         "This page lists every kind of finding that a run may have. [Findings](../findings.md) defines them in full.",
     ]
     for detector in DETECTORS:
         definition = _plain(inspect.getdoc(detector) or "")
-        parts += [f"## {detector.KIND}", definition, f"Area: {detector.AREA}. Advice: {_plain(detector.ADVICE)}"]
+        parts += [f"## {detector.KIND}", definition, f"Area: {detector.AREA}."]
     return "\n\n".join(parts) + "\n"
 
 

@@ -12,7 +12,9 @@ from statistics import mean
 from typing import Any
 
 from headway.results.decisions import Decision
+from headway.results.findings.observed import Observed
 from headway.results.result import Result
+from headway.results.words.focus import OTHERS
 
 PS_PER_MS = 10**9
 TIMES = {"ms": 10**9, "s": 10**12, "us": 10**6, "ns": 10**3, "ps": 1}
@@ -380,7 +382,13 @@ class Recount:
     def _finding(self, rest: str) -> Any:
         place, what, *more = rest.split(".")
         value = getattr(self.result.findings()[int(place)], what)
+        if what == "suggestions":
+            return getattr(value[int(more[0])], more[1])
         return value[int(more[0])] if more else value / 10**12 if what.endswith("_ps") else value
+
+    def _issue(self, rest: str) -> str:
+        kind, _, turn, what = rest.split(".")
+        return str(getattr(list(OTHERS[kind](Observed(self.result)))[int(turn)], what))
 
     def _findings(self, rest: str) -> Any:
         kind, what = rest.split(".")

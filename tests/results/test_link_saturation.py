@@ -75,8 +75,8 @@ def test_a_summary_suggests_the_link_and_no_replicas_if_the_link_binds(overrides
     issues, suggestions = text.split("## Suggested Focus")
     assert "the link out of prefill-" in issues
     first = suggestions.strip().splitlines()[0]
-    assert "raise `bandwidth` of cluster.transfer" in first or "raise bandwidth of cluster.transfer" in first
-    assert "add replicas" not in suggestions and "shift instances" not in suggestions
+    assert "times as fast (cluster.transfer.bandwidth: " in first
+    assert "instances instead of" not in suggestions
     healthy = compose(disaggregated("50GB/s"), max_tokens=4000).text
     assert "cluster.transfer" not in healthy
 

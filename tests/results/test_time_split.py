@@ -55,7 +55,7 @@ def test_the_words_say_for_what_late_requests_waited() -> None:
     cluster = {"instances": 2, "max_batch_size": 4}
     text = headway.summarize(headway.simulate({"workload": LOAD, "cluster": cluster, "slo": {"ttft": "1s"}}))
     assert "% was for a place in a full batch." in text
-    assert "was a wait for a full batch: raise max_batch_size" in text
+    assert "Engine: raise max_batch_size from 4 to 8" in text
 
 
 def test_a_run_without_waits_says_nothing_of_them() -> None:

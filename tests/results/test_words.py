@@ -19,7 +19,6 @@ from conftest import Run
 from drawing import grid
 from headway import simulate
 from headway.errors import HeadwayError
-from headway.policies import registry
 from headway.results.decisions import Decision, Decisions, scorer_weights
 from headway.results.findings import KINDS
 from headway.results.records import Counterfactual, Finding
@@ -27,7 +26,7 @@ from headway.results.result import Result
 from headway.results.survey import Survey, survey
 from headway.results.words import FOCUS, STRATEGIES, Fact, compose, facts, material, summarize, tokens
 from headway.results.words.compose import fit
-from headway.results.words.focus import ADVICE, suggest
+from headway.results.words.focus import OTHERS
 from headway.results.words.issues import AREAS
 from headway.results.words.material import Material
 from headway.results.words.mining import mine
@@ -231,7 +230,7 @@ def test_targets_are_signed_as_met_or_missed() -> None:
 def test_requests_sent_away_from_their_prefix_are_an_issue_of_routing() -> None:
     text = told("round-robin", "issue-focused").text
     assert re.search(r"ROUTING: \d+ of 300 decisions passed over an instance believed to cache more", text)
-    assert "take the cached prefix into account" in text
+    assert "Routing: use lmetric, which weighs the cached prefix against the load" in text
 
 
 def test_a_bursting_tenant_that_others_suffer_from_is_an_issue_of_admission() -> None:
@@ -293,7 +292,7 @@ def test_a_focus_leaves_only_its_own_areas() -> None:
     assert issues == ["ADMISSION"]
     assert "more issues in other areas" in summary.text
     suggested = summary.text.partition("## Suggested Focus\n")[2]
-    assert suggested.startswith("- Admission: ") and "Scheduling" not in suggested
+    assert suggested.count("\n- ") == 0 and "It should improve slo.goodput_ratio." in suggested
 
 
 def test_counterfactuals_can_be_left_out_and_examples_are_as_many_as_asked_for() -> None:
@@ -313,20 +312,23 @@ def test_what_is_not_known_is_an_error_that_says_what_was_meant() -> None:
         summarize(result, examples=-1)
 
 
-def test_every_kind_of_finding_has_an_area_and_a_suggestion() -> None:
-    assert set(KINDS) <= set(AREAS) and set(KINDS) <= set(ADVICE)
+def test_every_kind_of_finding_has_an_area() -> None:
+    assert set(KINDS) <= set(AREAS) and set(OTHERS) <= set(AREAS)
     assert set(AREAS.values()) == set(FOCUS)
 
 
-def test_suggestions_name_only_policies_that_exist() -> None:
-    known = {entry.name for entry in registry.entries()}
-    run = Material(told_run("round-robin"))
-    hyphened = set()
-    for kind in ADVICE:
-        hyphened |= set(re.findall(r"[a-z]+(?:-[a-z]+)+", Line(suggest(run, kind), 0).text))
-    assert hyphened and hyphened <= known
-    for word in ("sjf", "aging", "fair", "deadline", "saturation", "weighted", "lmetric", "priority"):
-        assert word in known
+def test_a_reader_gets_only_suggestions_for_the_stages_that_he_may_change() -> None:
+    def suggested(**options: Any) -> str:
+        return str(told("tenants", "issue-focused", **options).text.partition("## Suggested Focus\n")[2])
+
+    assert "- Admission: " not in suggested() and "- Cluster: " in suggested()
+    assert re.findall(r"(?m)^- (\w+): ", suggested(may="admission")) == ["Admission"] * 2
+    assert set(re.findall(r"(?m)^- (\w+): ", suggested(may=["routing", "admission"]))) <= {"Routing", "Admission"}
+    assert suggested(may="scaling") == "- No suggestion for scaling: a change of another stage is needed.\n"
+    kept = told("tenants", "issue-focused", may="scheduler").findings
+    assert {each.stage for finding in kept for each in finding.suggestions} == {"scheduler"}
+    with pytest.raises(HeadwayError, match=r"may: there is no stage 'rooting'\. The stages are admission, priority"):
+        summarize(told_run("empty"), may="routing,rooting")
 
 
 def test_findings_may_be_given_from_elsewhere_and_those_of_a_kind_are_told_once() -> None:

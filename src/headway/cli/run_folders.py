@@ -40,6 +40,10 @@ def summarize(
     focus: Annotated[
         list[str] | None, flag("Show only issues of this area, such as routing, admission or cache; repeat for more.")
     ] = None,
+    may: Annotated[
+        str | None,
+        Parameter(help="Stages that you may change, such as routing,admission: suggest only changes of these."),
+    ] = None,
     examples: Annotated[int, Parameter(help="Number of worst decisions to show.")] = 3,
     counters: Annotated[bool, Parameter(help="Show what other decisions would have achieved.")] = True,
     strategy: Annotated[
@@ -55,12 +59,14 @@ def summarize(
     The text is Markdown, for people and for language models.
     """
     from headway.results.result import Result
+    from headway.results.scope import stages_of
     from headway.results.words import compose
 
     summary = compose(
         Result.load(run),
         max_tokens=max_tokens,
         focus=focus or (),
+        may=None if may is None else stages_of(may, "--may"),
         examples=examples,
         counters=counters,
         strategy=strategy,

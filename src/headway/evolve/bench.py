@@ -38,6 +38,11 @@ class PlannedRun(NamedTuple):
     bundle: Bundle
     case: Case
     explain: bool = False  # whether to also summarize the run in words
+    may: tuple[str, ...] | None = None  # stages of the suggestions in the summary; None: the stages of the bundle
+
+    def key(self) -> Key:
+        scope = "+".join(self.may or ()) if self.explain else ""
+        return Key(policies_key(self.bundle), self.case.key, self.case.seed, scope)
 
 
 class Bench:
@@ -60,7 +65,7 @@ class Bench:
     def records(self, runs: Sequence[PlannedRun], left_s: float | None = None) -> list[Record]:
         """Return the record of each run, in order. `left_s` is the wall-clock time that is left for the evaluation. The
         time limit of a run is never longer than `left_s`."""
-        keys = [(Key(policies_key(run.bundle), run.case.key, run.case.seed), run.explain) for run in runs]
+        keys = [(run.key(), run.explain) for run in runs]
         records: dict[tuple[Key, bool], Record] = {}
         missing: dict[tuple[Key, bool], PlannedRun] = {}
         for (key, explain), run in zip(keys, runs, strict=True):
@@ -84,7 +89,7 @@ class Bench:
         if left_s is not None and left_s < limits.deadline_s:
             limits = msgspec.structs.replace(limits, deadline_s=left_s)
         figures = list(self.figures)
-        tasks = [Task(PLAY, [run.case.document(), run.bundle.policies, figures, run.explain]) for run in runs]
+        tasks = [Task(PLAY, [run.case.document(), run.bundle.policies, figures, run.explain, run.may]) for run in runs]
         if self.runner is not None:
             return confined_many(tasks, self.runner, limits, lambda *_: self.progress())
         answers = []

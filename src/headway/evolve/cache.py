@@ -28,10 +28,12 @@ class Key(Struct, frozen=True):
     policies: str  # the key of a bundle's policies, from `policies_key`
     scenario: str  # the key of a case
     seed: int
+    scope: str = ""  # stages of the suggestions in the summary, if the search limits them
 
     @property
     def file(self) -> str:
-        return f"{self.policies[:2]}/{self.policies}-{self.scenario}-{self.seed}.json"
+        scope = f"-{self.scope}" if self.scope else ""
+        return f"{self.policies[:2]}/{self.policies}-{self.scenario}-{self.seed}{scope}.json"
 
 
 class Record(Struct, frozen=True, omit_defaults=True):

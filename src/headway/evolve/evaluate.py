@@ -26,6 +26,7 @@ from headway.evolve.objectives import PRIMARY
 from headway.evolve.suite import DEFAULT, Suite
 from headway.experiment.runner import Runner
 from headway.policies.bundle import Bundle
+from headway.results.scope import stages_of
 
 _MEMORY: Final = Cache()  # default cache of this process; never stale, because the key of a run determines its result
 LEAST_S: Final = 0.05  # minimum time limit of a run, even if less time is left
@@ -45,6 +46,7 @@ def evaluate(
     runner: Runner | None = None,
     limits: Limits | None = None,
     told: bool = True,
+    may: Iterable[str] | None = None,
     progress: Progress | bool = True,
 ) -> Evaluation:
     """Evaluate a candidate: a `Bundle`, the path of a bundle's file, or a bundle as a mapping.
@@ -52,13 +54,15 @@ def evaluate(
     `part` is train, validation or held_out. If `cases` is set, evaluate these cases instead of a part, without the
     cascade. `deadline_s` limits the wall-clock time of the whole evaluation, except the baseline's runs; the suite's
     deadline limits each run. `cache` stores figures; it is a `Cache` or the path of its folder. If `told` is true, the
-    worst case runs again with traced decisions, and the summary explains what went wrong in that case.
+    worst case runs again with traced decisions, and the summary explains what went wrong in that case. Its suggestions
+    are for the stages in `may`; without `may`, for the stages of the bundle.
     """
     loaded = Suite.load(suite)
     chosen = None if cases is None else tuple(cases)
     with _watched(progress, 1, loaded, part, chosen) as report:
         bench = _bench(loaded, cache, runner, limits, report)
-        return _evaluate([bundle], loaded, bench, part, chosen, deadline_s, told)[0]
+        stages = None if may is None else stages_of(may)
+        return _evaluate([bundle], loaded, bench, part, chosen, deadline_s, told, stages)[0]
 
 
 def evaluate_many(
@@ -115,6 +119,7 @@ def _evaluate(
     chosen: Iterable[Case] | None,
     deadline_s: float | None,
     explain: bool,
+    may: tuple[str, ...] | None = None,
 ) -> list[Evaluation]:
     """Run all candidates in rounds of cases. If a candidate fails or the cascade stops it, it skips later rounds."""
     cases = tuple(suite.cases(part) if chosen is None else chosen)
@@ -134,7 +139,7 @@ def _evaluate(
             trial.add(cases[start:end], records, bases[start:end])
             if end == first:
                 trial.sift(len(cases))
-    words = _words(trials, bench, cases, until) if explain else {}
+    words = _words(trials, bench, cases, until, may) if explain else {}
     evaluations = []
     for place, trial in enumerate(trials):
         draft = trial.evaluation(part, cases)
@@ -168,14 +173,16 @@ def _bases(suite: Suite, bench: Bench, cases: Sequence[Case]) -> list[dict[str, 
     return [record.figures for record in records]
 
 
-def _words(trials: Sequence[Trial], bench: Bench, cases: Sequence[Case], until: float) -> dict[int, tuple[int, str]]:
+def _words(
+    trials: Sequence[Trial], bench: Bench, cases: Sequence[Case], until: float, may: tuple[str, ...] | None
+) -> dict[int, tuple[int, str]]:
     """Return a mapping from the index of each working candidate to its worst case: the index and the summary of that
     case."""
     left = until - time.monotonic()
     worst = {place: trial.worst() for place, trial in enumerate(trials) if trial.works}
     if left <= 0 or not worst:
         return {}
-    runs = [PlannedRun(trials[place].bundle, cases[case], explain=True) for place, case in worst.items()]
+    runs = [PlannedRun(trials[place].bundle, cases[case], True, may) for place, case in worst.items()]
     records = zip(worst.items(), bench.records(runs, left), strict=True)
     return {place: (case, record.told) for (place, case), record in records if record.told is not None}
 

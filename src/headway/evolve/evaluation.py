@@ -40,13 +40,17 @@ class Case(Struct, frozen=True):
         return {**self.scenario, "seed": self.seed}
 
 
-def play(scenario: Json, policies: Json, figures: Sequence[str], explain: bool = False) -> Json:
+def play(
+    scenario: Json, policies: Json, figures: Sequence[str], explain: bool = False, may: Sequence[str] | None = None
+) -> Json:
     """Simulate a scenario with the policies of a candidate, in this process. Return the figures and, if `explain` is
-    true, the summary of the run in words. If the candidate fails, return its error instead."""
+    true, the summary of the run in words, with suggestions only for the stages that the search `may` change. Without
+    `may`, these are the stages of the candidate. If the candidate fails, return its error instead."""
     try:
         stages: dict[str, Any] = policies
         result = simulate(scenario, trace="decisions" if explain else "minimal", progress=False, **stages)
-        words = summarize(result, max_tokens=SUMMARY_TOKENS, examples=2) if explain else None
+        scope = list(policies) if may is None else may
+        words = summarize(result, max_tokens=SUMMARY_TOKENS, examples=2, may=scope) if explain else None
         return {"figures": figures_of(result.summary(), figures), "told": words}
     except (HeadwayError, InvariantError) as error:
         if isinstance(error.__cause__, MemoryError):  # the memory limit caused this, not a mistake in the candidate

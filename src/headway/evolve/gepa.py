@@ -68,7 +68,7 @@ class Adapter:
         the objective scores are the gains of the objectives."""
         bundle = bundle_of(self.base, candidate, "candidate", auto=self.suite.auto)
         evaluation = self._evaluate(bundle, batch, explain=False)
-        traces = [self._trace(bundle, case, evaluation) for case in batch] if capture_traces else None
+        traces = [self._trace(bundle, case, evaluation, list(candidate)) for case in batch] if capture_traces else None
         self.calls += len(batch)
         if self.progress is not None:
             self.progress(self.calls)
@@ -93,16 +93,19 @@ class Adapter:
         rows = list(eval_batch.trajectories or [])
         return {stage: [dict(row) for row in rows] for stage in components_to_update}
 
-    def _trace(self, bundle: Bundle, case: Case, evaluation: Evaluation) -> Json:
-        """Return a description of one case in words. If the candidate failed, describe the failure."""
-        explained = self._evaluate(bundle, [case], explain=True) if evaluation.ok else evaluation
+    def _trace(self, bundle: Bundle, case: Case, evaluation: Evaluation, may: list[str]) -> Json:
+        """Return a description of one case in words, with suggestions for the stages in `may`. If the candidate failed,
+        describe the failure."""
+        explained = self._evaluate(bundle, [case], explain=True, may=may) if evaluation.ok else evaluation
         gains = next(own.gains for own in evaluation.cases if (own.case, own.seed) == (case.name, case.seed))
         scores = {name: round(gain, 4) for name, gain in gains.items()}
         return {"Inputs": {"workload": case.label}, "Generated Outputs": scores, "Feedback": explained.summary}
 
-    def _evaluate(self, bundle: Bundle, cases: Sequence[Case], explain: bool) -> Evaluation:
-        how: dict[str, Any] = {"cache": self.cache, "runner": self.runner, "told": explain, "progress": False}
-        return evaluate(bundle, self.suite, cases=cases, **how)
+    def _evaluate(
+        self, bundle: Bundle, cases: Sequence[Case], explain: bool, may: Sequence[str] | None = None
+    ) -> Evaluation:
+        how: dict[str, Any] = {"cache": self.cache, "runner": self.runner, "progress": False}
+        return evaluate(bundle, self.suite, cases=cases, told=explain, may=may, **how)
 
 
 def templates(suite: Suite, stages: Sequence[str]) -> dict[str, str]:

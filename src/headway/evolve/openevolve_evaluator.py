@@ -8,7 +8,7 @@ OpenEvolve's `config.yaml`, and `task.json`, which has the suite without its hel
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import zip_longest
 from pathlib import Path
@@ -155,7 +155,8 @@ def judge(folder: Path, program_path: str, stage: int = 0) -> Any:
         program = Path(program_path).read_text(encoding="utf-8")
         sources = sources_in(program, task.program)
         bundle = bundle_of(Bundle.read(task.base), sources, "candidate", auto=task.suite.auto)
-        evaluation = _evaluate_first(task, folder, bundle) if first else _evaluate(task, folder, bundle)
+        judged: Callable[..., Evaluation] = _evaluate_first if first else _evaluate
+        evaluation = judged(task, folder, bundle, may=list(sources))
         if evaluation.ok and evaluation.stopped is None and not first:
             with (folder / CANDIDATES).open("ab", buffering=0) as file:  # a single write, so that lines do not mix
                 file.write(json.dumps({"program": program}).encode() + b"\n")
@@ -172,12 +173,12 @@ def _load_task(folder: Path) -> Task:
         raise HeadwayError(f"{folder / TASK}: cannot be read ({one_line(error)}).") from None
 
 
-def _evaluate_first(task: Task, folder: Path, bundle: Bundle) -> Evaluation:
+def _evaluate_first(task: Task, folder: Path, bundle: Bundle, may: Sequence[str]) -> Evaluation:
     """Evaluate stage 1: run a few cases, and create a summary only if the program does not pass."""
     cases = task.suite.cases("train")[: 1 if task.suite.cascade is None else task.suite.cascade.first]
     evaluation = _evaluate(task, folder, bundle, cases=cases, told=False)
     passed = evaluation.fitness[PRIMARY] >= task.threshold()
-    return evaluation if passed else _evaluate(task, folder, bundle, cases=cases)
+    return evaluation if passed else _evaluate(task, folder, bundle, cases=cases, may=may)
 
 
 def _evaluate(task: Task, folder: Path, bundle: Bundle, **how: Any) -> Evaluation:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, json
 from msgspec.structs import asdict
 
 from headway.display.displayed import Displayed, Types, cells, columns_of
@@ -160,6 +160,25 @@ RESOURCES: Final = (
 )  # fmt: skip
 
 
+# The parts of a scenario that a suggestion may change: the stages of its policies; `engine`, the settings of the
+# instances such as batch and KV cache; and `cluster`, the replicas, links, tiers and signals.
+SCOPE: Final = ("admission", "priority", "flow", "routing", "scheduler", "scaling", "engine", "cluster")
+ADMISSION, PRIORITY, FLOW, ROUTING, SCHEDULER, SCALING, ENGINE, CLUSTER = SCOPE
+
+
+class Suggestion(Struct, frozen=True):
+    """A change of the scenario that should improve a figure."""
+
+    stage: str  # of SCOPE
+    change: Json  # path of a setting, as `--set` accepts it -> new value
+    figure: str  # path of the figure that should improve, such as slo.goodput_ratio
+    text: str  # one sentence that names the setting or the policy
+
+    def overrides(self) -> list[str]:
+        """Return the change as `key.path=value` strings, which `--set` and `headway.simulate` accept."""
+        return [f"{path}={json.encode(value).decode()}" for path, value in self.change.items()]
+
+
 class Finding(Struct, frozen=True, omit_defaults=True):
     """A problem of a run: its kind, its time, the requests and instances affected, and the figures."""
 
@@ -176,6 +195,7 @@ class Finding(Struct, frozen=True, omit_defaults=True):
     level: str = NOTE  # of LEVELS: how many of the run's requests are late because of the finding
     resource: str = ""  # of RESOURCES: what limited the requests
     blames: list[Blame] = []  # who caused it, worst first
+    suggestions: list[Suggestion] = []  # changes that should help, best first, of all stages
 
 
 EXAMPLES = 20

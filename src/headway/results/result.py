@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,6 +28,7 @@ from headway.results.records import (
     Thrash,
 )
 from headway.results.scaling import with_delays
+from headway.results.scope import stages_of, within
 from headway.results.statistics import PS_PER_MS
 from headway.results.table import TYPES, Table
 from headway.types import PS_PER_SECOND, Json
@@ -138,11 +139,15 @@ class Result(Displayed):
         Python object of the caller."""
         return self._key()
 
-    def findings(self) -> Findings:
-        """Return the problems of the run, most severe first."""
+    @checked
+    def findings(self, *, may: str | Iterable[str] | None = None) -> Findings:
+        """Return the problems of the run, first the one that explains most of the loss.
+
+        `may` names the stages that you may change, such as `["routing", "admission"]`: the findings then have only
+        suggestions for these stages. See docs/findings.md for the stages."""
         if self._findings is None:
             self._findings = Findings(find(self))
-        return self._findings
+        return self._findings if may is None else within(self._findings, stages_of(may))
 
     def summary(self) -> Json:
         return self._summary

@@ -1,8 +1,12 @@
 """Findings: problems of a run, with their time, the requests and instances affected, and the figures.
 
-Each module except `observed` detects one kind of finding, which the module's docstring and docs/findings.md define. A
-module declares `KIND`, `ROLE`, `AREA`, one sentence of `ADVICE`, the function `find`, and `ORDER`, its position among
-findings of equal rank. To add a kind, add a module.
+Each module that declares `KIND` detects one kind of finding, which the module's docstring and docs/findings.md define.
+A module declares `KIND`, `ROLE`, `AREA`, the functions `find(run)` and `suggest(run, finding)`, and `ORDER`, its
+position among findings of equal rank. To add a kind, add a module.
+
+`suggest` returns changes of the scenario that should help, best first and for every stage that can help: the reader
+chooses by stage. Each change is new for this run: `find` drops suggestions that would change nothing. `remedies` has
+changes that several kinds suggest.
 
 The role of a kind is CAUSE if the finding names a specific cause, LIMIT if it names the resource that limits requests,
 and SYMPTOM if it only describes what happened. Findings are ranked by the fraction of the run's loss that they explain,
@@ -11,7 +15,7 @@ declare `YIELDS_TO`: kinds that are more specific. If a finding of such a kind e
 this module explains only the rest.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Final
@@ -20,16 +24,20 @@ from msgspec.structs import replace
 
 from headway.results.findings.backlog import saturation
 from headway.results.findings.observed import CAUSE, LIMIT, SYMPTOM, Observed, Run
-from headway.results.records import NOTE, SEVERE, WARNING, Finding
+from headway.results.findings.remedies import changes_something, no_suggestions
+from headway.results.records import NOTE, SEVERE, WARNING, Finding, Suggestion
 
 __all__ = ["DETECTORS", "KINDS", "ROLES", "find", "first_cause", "saturation"]
 
-_MODULES: Final = [module.name for module in iter_modules(__path__) if module.name != "observed"]
-DETECTORS: Final = sorted((import_module(f"{__name__}.{name}") for name in _MODULES), key=lambda module: module.ORDER)
+_MODULES: Final = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
+DETECTORS: Final = sorted((each for each in _MODULES if hasattr(each, "KIND")), key=lambda module: module.ORDER)
 KINDS: Final = tuple(detector.KIND for detector in DETECTORS)
 ROLES: Final[dict[str, str]] = {detector.KIND: detector.ROLE for detector in DETECTORS}
 YIELDS_TO: Final[dict[str, tuple[str, ...]]] = {
     detector.KIND: getattr(detector, "YIELDS_TO", ()) for detector in DETECTORS
+}
+_SUGGEST: Final[dict[str, Callable[[Observed, Finding], Iterable[Suggestion]]]] = {
+    detector.KIND: getattr(detector, "suggest", no_suggestions) for detector in DETECTORS
 }
 WEIGHTS: Final = {CAUSE: 1.0, LIMIT: 0.5, SYMPTOM: 0.1}
 # The level of a finding, by the fraction of the run's requests that are late because of it.
@@ -43,7 +51,18 @@ def find(result: Run) -> list[Finding]:
     run = Observed(result)
     findings = give_way([finding for detector in DETECTORS for finding in detector.find(run)])
     graded = [replace(each, level=level(each.explains * run.loss.late_share)) for each in findings]
-    return sorted(graded, key=rank)
+    run.findings = sorted(graded, key=rank)
+    return [replace(each, suggestions=_suggestions(run, each)) for each in run.findings]
+
+
+def _suggestions(run: Observed, finding: Finding) -> list[Suggestion]:
+    """Return the suggestions for a finding, each change once. Leave out those that would change nothing, and those for
+    stages without a setting in the run, such as the engines of live traffic."""
+    suggestions: dict[str, Suggestion] = {}
+    for each in _SUGGEST[finding.kind](run, finding):
+        if changes_something(run.scenario, each.change):
+            suggestions.setdefault(str(each.change), each)
+    return list(suggestions.values())
 
 
 def give_way(findings: list[Finding]) -> list[Finding]:

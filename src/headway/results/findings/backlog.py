@@ -17,17 +17,15 @@ from typing import Final, NamedTuple
 
 from headway.config.wording import join_words
 from headway.results.findings.observed import SYMPTOM, Observed, Run, examples, many, moment, seconds
-from headway.results.records import Finding
+from headway.results.findings.remedies import classes_of, more_replicas, reject_late, use
+from headway.results.records import ADMISSION, Finding, Suggestion
 from headway.results.table import Columns
 from headway.results.time_split import QUEUED
 
 KIND: Final = "saturation"
 ROLE: Final = SYMPTOM
 AREA: Final = "capacity"
-ADVICE: Final = (
-    "Capacity: more requests arrive than the cluster can serve, so routing cannot help; reject early (admission"
-    " saturation or deadline), or add replicas (`headway plan`)."
-)
+SHEDDABLE: Final = ("batch", "best-effort")
 ORDER: Final = 12
 SAMPLES: Final = 100
 QUARTER: Final = SAMPLES // 4
@@ -107,6 +105,13 @@ def find(run: Observed) -> list[Finding]:
             explains=run.loss.share(run.loss.within(above[0], until), ("router", *QUEUED, "transfer_wait")),
         )
     ]
+
+
+def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
+    yield from more_replicas(run, finding)
+    yield from reject_late(run)
+    if set(classes_of(run)) & set(SHEDDABLE):
+        yield from use(run, ADMISSION, "saturation", ", which rejects batch requests while the cluster is full")
 
 
 def _wait_ends(requests: Columns) -> Iterator[int]:

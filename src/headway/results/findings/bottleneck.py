@@ -8,11 +8,12 @@ loss, compared with the same loss on all instances. Severity: the explained loss
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from headway.results.findings.observed import LIMIT, Observed, busiest, examples, many, moment, percent, span, worst
-from headway.results.records import Blame, Finding
+from headway.results.findings.relief import relieve
+from headway.results.records import Blame, Finding, Suggestion
 from headway.results.time_split import QUEUED
 from headway.results.waits import Spans
 from headway.types import STARTING
@@ -20,7 +21,6 @@ from headway.types import STARTING
 KIND: Final = "bottleneck"
 ROLE: Final = LIMIT
 AREA: Final = "capacity"
-ADVICE: Final = ""  # empty, because `words.focus` writes the advice, which depends on the resource
 ORDER: Final = 15
 LEAST: Final = 0.1
 FEWEST: Final = 5
@@ -78,6 +78,10 @@ def main_resource(run: Observed, weights: Mapping[int, float]) -> str:
         for part, share in run.loss.shares(row).items():
             totals[RESOURCE_OF.get(part, "")] += weight * share
     return max(totals, key=totals.__getitem__, default="")
+
+
+def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
+    yield from relieve(run, finding, finding.resource)
 
 
 def _starting(run: Observed) -> Spans:

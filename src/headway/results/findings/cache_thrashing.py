@@ -5,6 +5,7 @@ least `LEAST` loads. Severity: the episode's blocks divided by all blocks loaded
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Final
 
 from headway.results.findings.observed import (
@@ -19,16 +20,13 @@ from headway.results.findings.observed import (
     span,
     worst,
 )
-from headway.results.records import Finding, Thrash, group_by
+from headway.results.findings.remedies import cached_prefixes, faster_tiers, larger_cache, more_replicas
+from headway.results.records import Finding, Suggestion, Thrash, group_by
 from headway.types import PS_PER_SECOND
 
 KIND: Final = "cache_thrashing"
 ROLE: Final = CAUSE
 AREA: Final = "memory"
-ADVICE: Final = (
-    "Memory: instances reload KV blocks right after offloading them; keep sessions on their instance, or admit fewer"
-    " requests at a time."
-)
 ORDER: Final = 3
 GAP_PS: Final = 10 * PS_PER_SECOND
 LEAST: Final = 10
@@ -41,6 +39,13 @@ def find(run: Observed) -> list[Finding]:
             if end - begin >= LEAST:
                 findings.append(_finding(run, tier, loads[begin:end]))
     return worst(findings)
+
+
+def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
+    yield from larger_cache(run, finding)
+    yield from cached_prefixes(run)
+    yield from faster_tiers(run, finding)
+    yield from more_replicas(run, finding)
 
 
 def _finding(run: Observed, tier: str, loads: list[Thrash]) -> Finding:

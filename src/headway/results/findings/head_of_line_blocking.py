@@ -8,20 +8,18 @@ token.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Final
 
 from headway.results.findings.observed import CAUSE, Observed, busiest, duration, examples, many, percent, seconds
-from headway.results.records import Finding
+from headway.results.findings.remedies import balance, more_replicas, reject_late, use
+from headway.results.records import SCHEDULER, Finding, Suggestion
 from headway.results.waits import LONG_FACTOR
 from headway.types import PS_PER_SECOND
 
 KIND: Final = "head_of_line_blocking"
 ROLE: Final = CAUSE
 AREA: Final = "scheduling"
-ADVICE: Final = (
-    "Scheduling: short prompts wait behind long ones; use the shortest-prefill scheduler, or send long prompts to"
-    " separate instances."
-)
 ORDER: Final = 10
 YIELDS_TO: Final = ("runaway_session", "noisy_neighbour")  # they name who sends the long prompts
 LEAST_PS: Final = PS_PER_SECOND // 10
@@ -70,3 +68,10 @@ def find(run: Observed) -> list[Finding]:
             resource="prefill",
         )
     ]
+
+
+def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
+    yield from use(run, SCHEDULER, "shortest-prefill", ", which starts short prompts before long ones")
+    yield from balance(run)
+    yield from more_replicas(run, finding, "prefill")
+    yield from reject_late(run)

@@ -15,16 +15,14 @@ from itertools import compress
 from typing import Final, NamedTuple
 
 from headway.results.findings.observed import CAUSE, Observed, busiest, many, seconds, span, worst
-from headway.results.records import Finding
+from headway.results.findings.remedies import balance, fresher_signals, use
+from headway.results.records import ROUTING, Finding, Suggestion
 from headway.results.time_split import QUEUED
 from headway.types import PS_PER_SECOND, SERVING
 
 KIND: Final = "herding"
 ROLE: Final = CAUSE
 AREA: Final = "routing"
-ADVICE: Final = (
-    "Routing: many decisions relied on the same stale signals; use exact signals (inflight), or power-of-two."
-)
 ORDER: Final = 8
 SPACING_PS: Final = PS_PER_SECOND
 EXCESS: Final = 4
@@ -81,6 +79,12 @@ def find(run: Observed) -> list[Finding]:
             herds = list(_herds(run, peers, decisions, limit)) if possible else []
             findings += [_finding(run, herds, limit, len(decisions.rows))] if herds else []
     return worst(findings)
+
+
+def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
+    yield from balance(run)
+    yield from use(run, ROUTING, "power-of-two", ", which chooses among two random instances")
+    yield from fresher_signals(run)
 
 
 def by_chance(peers: int, decisions: int) -> int:

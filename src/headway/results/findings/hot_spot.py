@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from headway.results.findings.observed import CAUSE, Observed, many, runs, seconds, span, worst
-from headway.results.records import Blame, Finding
+from headway.results.findings.remedies import balance, fresher_signals, more_replicas
+from headway.results.records import Blame, Finding, Suggestion
 from headway.results.time_grid import Grid, SpanSums
 from headway.results.time_split import QUEUED
 from headway.types import PS_PER_SECOND, SERVING
@@ -19,7 +20,6 @@ from headway.types import PS_PER_SECOND, SERVING
 KIND: Final = "hot_spot"
 ROLE: Final = CAUSE
 AREA: Final = "routing"
-ADVICE: Final = "Routing: raise the weight of load against affinity, so that no instance takes most requests."
 ORDER: Final = 9
 SLICES: Final = 200
 SLICE_PS: Final = PS_PER_SECOND
@@ -52,6 +52,12 @@ def find(run: Observed) -> list[Finding]:
         for spot in _hot(peers, loads, open_ps, grid):
             findings.append(_finding(run, spot, grid, total))
     return worst(findings)
+
+
+def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
+    yield from balance(run)
+    yield from fresher_signals(run)
+    yield from more_replicas(run, finding)
 
 
 def sum_by_slice(grid: Grid, spans: Iterable[tuple[int, int]]) -> list[int]:

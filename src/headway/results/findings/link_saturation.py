@@ -27,26 +27,18 @@ from headway.results.findings.observed import (
     span,
     worst,
 )
-from headway.results.records import Blame, Finding
+from headway.results.findings.remedies import faster_link, more_instances
+from headway.results.records import Blame, Finding, Suggestion
 from headway.types import PS_PER_SECOND, Json
 
 KIND: Final = "link_saturation"
 ROLE: Final = CAUSE
 AREA: Final = "transfers"
-ADVICE: Final = (
-    "Transfers: the link out of the prefill instances limits the cluster, not its replicas; raise `bandwidth` of"
-    " cluster.transfer, add prefill instances (each has its own link), or set `pipelined`."
-)
 ORDER: Final = 14
 CROWD: Final = 4
 GAP_PS: Final = PS_PER_SECOND
 LEAST_PS: Final = PS_PER_SECOND
 LEAST_SHARE: Final = 0.05
-# A link limits the whole run if it is busy for at least the fraction `BUSY` of an episode. In addition, the severity
-# of the finding must be at least `BINDS`, or the episode must last at least the fraction `LASTS` of the run.
-BUSY: Final = 0.9
-BINDS: Final = 0.1
-LASTS: Final = 0.2
 
 
 class Transfer(NamedTuple):
@@ -125,13 +117,9 @@ def find(run: Observed) -> list[Finding]:
     return worst(findings)
 
 
-def binds(finding: Finding, run_s: float) -> bool:
-    """Return whether a link limits the whole run, so that more replicas cannot help."""
-    if finding.kind != KIND:
-        return False
-    evidence = finding.evidence
-    matters = finding.severity >= BINDS or evidence["episode_s"] >= LASTS * run_s
-    return bool(matters and evidence["busy"] >= BUSY)
+def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
+    yield from faster_link(run, finding)
+    yield from more_instances(run, finding, "prefill")  # each prefill instance has its own link
 
 
 def _transfers(run: Observed) -> dict[int, list[Transfer]]:

@@ -148,6 +148,7 @@ class Observed:
         self.instances = result.instance_ids()
         self.warmup: int = self.scenario.get("warmup") or 0
         self.started_ps, self.ended_ps = result.span_ps()
+        self.findings: Sequence[Finding] = ()  # all findings in order, once the detectors have run
 
     @property
     def length_ps(self) -> int:

@@ -13,16 +13,13 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from headway.results.findings.observed import CAUSE, Observed, duration, examples, many, seconds, span, worst
-from headway.results.records import Blame, Finding
+from headway.results.findings.remedies import balance, more_incoming, more_replicas
+from headway.results.records import Blame, Finding, Suggestion
 from headway.types import PS_PER_SECOND, Json
 
 KIND: Final = "pd_backpressure"
 ROLE: Final = CAUSE
 AREA: Final = "transfers"
-ADVICE: Final = (
-    "Transfers: prefill instances finish prompts faster than decode instances accept them; shift instances from"
-    " prefill to decode."
-)
 ORDER: Final = 6
 PILE: Final = 8
 GAP_PS: Final = PS_PER_SECOND
@@ -58,6 +55,12 @@ def find(run: Observed) -> list[Finding]:
                 inside = [wait for wait in rest if wait.end > episode.begin]
                 findings.append(_finding(run, instance, limit, episode, inside))
     return worst(findings)
+
+
+def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
+    yield from more_replicas(run, finding, "decode")
+    yield from more_incoming(run, finding)
+    yield from balance(run)
 
 
 def _limits(scenario: Json) -> dict[str, int | None]:

@@ -10,16 +10,13 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from headway.results.findings.observed import CAUSE, Observed, examples, many, seconds, span, worst
-from headway.results.records import Blame, Finding, Preemption, group_by
+from headway.results.findings.remedies import hold_back, larger_cache, more_replicas, scaled, use
+from headway.results.records import ROUTING, Blame, Finding, Preemption, Suggestion, group_by
 from headway.types import PS_PER_SECOND
 
 KIND: Final = "preemption_storm"
 ROLE: Final = CAUSE
 AREA: Final = "memory"
-ADVICE: Final = (
-    "Memory: batches contain more requests than the KV cache can hold; route by kv-utilization, or admit fewer"
-    " requests."
-)
 ORDER: Final = 7
 WINDOW_PS: Final = 10 * PS_PER_SECOND
 MANY: Final = 10
@@ -33,6 +30,15 @@ def find(run: Observed) -> list[Finding]:
             there = bisect_right(begins, preemptions[end - 1].at_ps) - bisect_left(ends, preemptions[begin].at_ps)
             findings.append(_finding(run, instance, preemptions[begin:end], there))
     return worst(findings)
+
+
+def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
+    yield from larger_cache(run, finding)
+    reason = ", so that fewer requests share the KV cache"
+    yield from scaled(run, finding, "max_batch_size", 0.5, reason, figure="rates.preemptions_per_request")
+    yield from more_replicas(run, finding)
+    yield from use(run, ROUTING, "least-kv", ", which avoids instances with few free KV blocks")
+    yield from hold_back(run)
 
 
 def _storms(times: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -8,15 +8,18 @@ instance.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Final
 
+from msgspec.structs import replace
+
 from headway.results.findings.observed import CAUSE, Observed, busiest, duration, examples, many, seconds, worst
-from headway.results.records import Blame, Finding
+from headway.results.findings.remedies import name_of, policy, use
+from headway.results.records import PRIORITY, SCHEDULER, Blame, Finding, Suggestion
 
 KIND: Final = "priority_inversion"
 ROLE: Final = CAUSE
 AREA: Final = "scheduling"
-ADVICE: Final = "Scheduling: use a scheduler that orders requests by priority or deadline (priority, slo-slack)."
 ORDER: Final = 1
 
 
@@ -29,6 +32,21 @@ def find(run: Observed) -> list[Finding]:
         return []
     there = Counter(run.requests.slo_class[row] for row in run.waiting)
     return worst(_finding(run, code, pairs, there[code]) for code, pairs in by_class.items())
+
+
+def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
+    figure = "pathology.priority_inversions"
+    reason = ", which starts the most important class first"
+    if name_of(run, PRIORITY) != "none":
+        yield from use(run, SCHEDULER, "priority", reason, figure)
+    else:
+        for each in use(run, SCHEDULER, "priority", f"{reason}, with the priority policy by-class", figure):
+            yield replace(each, change={**each.change, "policies.priority": "by-class"})
+    yield from use(run, PRIORITY, "by-class", reason, figure)
+    aging = policy(run, SCHEDULER).get("aging")
+    if name_of(run, SCHEDULER) == "priority" and isinstance(aging, int | float) and aging > 0:
+        text = f"Scheduler: lower aging from {aging:g} to {aging / 10:g}, so that waiting counts less than the class."
+        yield Suggestion(SCHEDULER, {"policies.scheduler.aging": aging / 10}, figure, text)
 
 
 def _finding(run: Observed, code: int, pairs: list[tuple[int, int]], there: int) -> Finding:

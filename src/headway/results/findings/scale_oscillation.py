@@ -6,22 +6,24 @@ divided by `MANY`, at most 1.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from headway.results.findings.observed import CAUSE, Observed, duration, examples, many, seconds, span, worst
+from headway.results.findings.remedies import autoscaler, more_replicas
 from headway.results.recorder import ScaleRecord
-from headway.results.records import Finding, group_by
+from headway.results.records import SCALING, Finding, Suggestion, group_by
 from headway.results.scaling import turns_back
 from headway.results.time_split import QUEUED
 
 KIND: Final = "scale_oscillation"
 ROLE: Final = CAUSE
 AREA: Final = "scaling"
-ADVICE: Final = "Scaling: the number of replicas oscillates; wait longer before removing replicas (scale_down_delay_s)."
 ORDER: Final = 5
 LEAST: Final = 2
 MANY: Final = 10
+# Parameters of scaling policies: how long the load must be low before a replica is removed.
+DELAYS: Final = ("scale_down_delay_s", "down_window_s", "sustained_down_s", "cooldown_down_s", "rest_s")
 
 
 def find(run: Observed) -> list[Finding]:
@@ -31,6 +33,18 @@ def find(run: Observed) -> list[Finding]:
             if len(episode) > LEAST:
                 findings.append(_finding(run, pool, episode))
     return worst(findings)
+
+
+def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
+    figure = "scaling.oscillations"
+    path, scaling = autoscaler(run, finding.evidence["pool"])
+    for key in DELAYS:
+        delay = scaling.get(key)
+        if isinstance(delay, int | float):
+            value = max(2 * delay, round(4 * finding.evidence["mean_interval_s"]))
+            text = f"Scaling: raise {key} from {delay:g} to {value:g}, so that replicas are not removed too early."
+            yield Suggestion(SCALING, {f"{path}.{key}": value}, figure, text)
+    yield from more_replicas(run, finding, figure=figure)
 
 
 def _episodes(changes: Sequence[ScaleRecord]) -> list[list[ScaleRecord]]:

@@ -17,11 +17,12 @@ diverges.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from headway.results.findings.observed import CAUSE, Observed, busiest, examples, many, moment, percent, seconds, span
-from headway.results.records import Blame, Finding
+from headway.results.findings.remedies import index_size, kv_events
+from headway.results.records import Blame, Finding, Suggestion
 from headway.results.shadow import TOLERANCE, divergences
 from headway.results.time_grid import Grid
 from headway.results.time_split import QUEUED
@@ -30,10 +31,6 @@ from headway.types import PS_PER_SECOND, Json
 KIND: Final = "shadow_divergence"
 ROLE: Final = CAUSE
 AREA: Final = "cache"
-ADVICE: Final = (
-    "Cache: the router's prefix index is often wrong; set its size to that of the instances' caches (lru_blocks), or"
-    " give it fresher signals."
-)
 ORDER: Final = 4
 LEAST_MISSED: Final = 0.05
 LEAST_UNKNOWN: Final = 0.2
@@ -71,6 +68,12 @@ def find(run: Observed) -> list[Finding]:
         for way in ways
         if way.tokens and sum(way.tokens.values()) >= way.least * sum(way.base)
     ]
+
+
+def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
+    if "unexpected_misses" in finding.evidence:
+        yield from index_size(run)
+    yield from kv_events(run)
 
 
 def _finding(run: Observed, rows: Sequence[int], way: Way, prompts: int) -> Finding:

@@ -6,19 +6,20 @@ other requests most. Severity: the fraction of requests that missed a target amo
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import compress
 from typing import Final
 
+from headway.results.findings import bottleneck
 from headway.results.findings.observed import SYMPTOM, Observed, busiest, examples, many, percent, seconds, span, worst
+from headway.results.findings.remedies import balance, faster_link, link_binds, more_replicas, reject_late
 from headway.results.recorder import COMPLETED, IN_FLIGHT
-from headway.results.records import Finding
+from headway.results.records import Finding, Suggestion
 from headway.results.sample import Sample, completed_flags
 
 KIND: Final = "slo_violation"
 ROLE: Final = SYMPTOM
 AREA: Final = "latency"
-ADVICE: Final = ""  # empty, because `words.focus` writes the advice, which depends on the longest part of the latency
 ORDER: Final = 2
 NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end to end"}
 
@@ -35,6 +36,20 @@ def find(run: Observed) -> list[Finding]:
         if code in by_class:
             by_class[code].append(place)
     return worst(_finding(run, code, rows, sample, places) for code, places in by_class.items())
+
+
+def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
+    """Suggest how to relieve the resource that explains most of the loss."""
+    for other in run.findings:
+        if other.kind == bottleneck.KIND:
+            yield from bottleneck.suggest(run, other)
+            return
+    if link_binds(run):
+        yield from faster_link(run, finding)
+    else:
+        yield from more_replicas(run, finding)
+        yield from reject_late(run)
+        yield from balance(run)
 
 
 def _finding(run: Observed, code: int, rows: list[int], sample: Sample, places: list[int]) -> Finding:

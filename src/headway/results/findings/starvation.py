@@ -13,7 +13,8 @@ from statistics import median_low
 from typing import Final
 
 from headway.results.findings.observed import CAUSE, Observed, busiest, duration, examples, many, seconds, worst
-from headway.results.records import Finding
+from headway.results.findings.remedies import more_replicas, policy, tenants_of, use
+from headway.results.records import FLOW, PRIORITY, SCHEDULER, Finding, Suggestion
 from headway.results.time_split import QUEUED
 from headway.results.waits import Queue
 from headway.types import PS_PER_SECOND
@@ -21,7 +22,6 @@ from headway.types import PS_PER_SECOND
 KIND: Final = "starvation"
 ROLE: Final = CAUSE
 AREA: Final = "fairness"
-ADVICE: Final = "Fairness: let waiting time raise the priority (aging), or share by tenant (fair, tenant-fair)."
 ORDER: Final = 11
 FACTOR: Final = 10
 LEAST_PS: Final = 5 * PS_PER_SECOND
@@ -44,6 +44,25 @@ def find(run: Observed) -> list[Finding]:
         return []
     there = Counter(requests.slo_class[row] for row in run.waiting)
     return worst(_finding(run, code, places, there[code], usual) for code, places in by_class.items())
+
+
+def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
+    figure = "latency.queue_wait.max"
+    scheduler, priority = policy(run, SCHEDULER), policy(run, PRIORITY)
+    aging = scheduler.get("aging")
+    if isinstance(aging, int | float):
+        value = 10 * aging or 1.0
+        text = f"Scheduler: raise aging from {aging:g} to {value:g}, so that waiting raises the priority."
+        yield Suggestion(SCHEDULER, {"policies.scheduler.aging": value}, figure, text)
+    if priority["name"] == "by-class":
+        yield from use(run, PRIORITY, "aging", ", so that waiting raises the priority", figure)
+    if scheduler["name"] != "fcfs":
+        yield from use(run, SCHEDULER, "fcfs", ", which lets no request pass another one", figure)
+    flow = policy(run, FLOW)
+    if flow["name"] == "bands" and flow.get("fairness") == "strict" and len(tenants_of(run)) > 1:
+        text = "Flow: let the tenants of a band take turns (fairness round-robin)."
+        yield Suggestion(FLOW, {"policies.flow.fairness": "round-robin"}, figure, text)
+    yield from more_replicas(run, finding, figure=figure)
 
 
 def _find_starved(run: Observed, queue: Queue, limit: int) -> Iterator[tuple[int, int]]:

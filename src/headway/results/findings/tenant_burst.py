@@ -26,6 +26,7 @@ number of late requests of other tenants.
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -42,14 +43,14 @@ from headway.results.findings.observed import (
     runs,
     seconds,
 )
-from headway.results.records import Blame, Finding, group_by
+from headway.results.findings.remedies import fair_queue, more_replicas, use
+from headway.results.records import ADMISSION, Blame, Finding, Suggestion, group_by
 from headway.results.sample import MET, MISSED, UNCOUNTED
 from headway.types import PS_PER_SECOND
 
 KIND: Final = "tenant_burst"
 ROLE: Final = CAUSE
 AREA: Final = "admission"
-ADVICE: Final = ""  # empty, because `words.focus` writes the advice, which depends on the admission policy
 ORDER: Final = 13
 WINDOWS: Final = 200
 SHORTEST_PS: Final = PS_PER_SECOND
@@ -108,6 +109,16 @@ def find(run: Observed) -> list[Finding]:
     suffered = [_suffered(run, tenant, places) for tenant in found]
     ranked = sorted((each for each in suffered if each.matters), key=lambda each: (-each.share, each.tenant))
     return [_finding(run, each, found[each.tenant], places, len(ranked)) for each in ranked[:MOST]]
+
+
+def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
+    usual = finding.evidence["usual_requests"] / finding.evidence["window_s"]
+    yield from fair_queue(run)
+    rate = round(max(1.0, 2 * usual), 1)
+    reason = ", which limits each tenant to twice the usual rate of this one"
+    yield from use(run, ADMISSION, "token-bucket", reason, per="tenant", rate=rate, burst=max(1, round(2 * rate)))
+    yield from use(run, ADMISSION, "tenant-fair", ", which limits each tenant to its part of the requests in flight")
+    yield from more_replicas(run, finding)
 
 
 def bursts(run: Observed) -> dict[int, Burst]:

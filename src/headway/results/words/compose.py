@@ -13,6 +13,7 @@ from headway.policies import registry
 from headway.results.ranking import value
 from headway.results.records import Finding
 from headway.results.result import Result
+from headway.results.scope import stages_of, within
 from headway.results.words.counterfactuals import mean_regret_ms, simulated_again, write_counterfactuals
 from headway.results.words.focus import write_focus
 from headway.results.words.issues import FOCUS, issues, write_issues
@@ -31,7 +32,9 @@ LEADS: Final[dict[str, Callable[[Material, int], Section]]] = {
 STRATEGIES: Final = ("issue-focused", *LEADS)
 
 
-def _sections(run: Material, strategy: str, focus: Collection[str], examples: int, counters: bool) -> list[Section]:
+def _sections(
+    run: Material, strategy: str, focus: Collection[str], examples: int, counters: bool, stages: Collection[str]
+) -> list[Section]:
     """Return all sections of a strategy. The first section is the outcome, and the second is the one that the strategy
     is named after."""
     problems = issues(run)
@@ -45,7 +48,7 @@ def _sections(run: Material, strategy: str, focus: Collection[str], examples: in
         lead = [LEADS[strategy](run, examples)]
         middle = [*alternatives, *lead] if strategy == "counterfactual" else [*lead, *alternatives]
         middle.append(key_issues)
-    return [outcome(run), *middle, write_focus(run, problems, focus)]
+    return [outcome(run), *middle, write_focus(run, problems, focus, stages)]
 
 
 # Figures of the summary that a search optimises.
@@ -83,6 +86,7 @@ def compose(
     *,
     max_tokens: int = 1500,
     focus: Iterable[str] = (),
+    may: str | Iterable[str] | None = None,
     examples: int = 3,
     counters: bool = True,
     strategy: str = "issue-focused",
@@ -90,7 +94,7 @@ def compose(
 ) -> Summary:
     """Describe a run in words, and return the text with the sources of its figures and with scores. For the options,
     see `summarize`, which returns only the text."""
-    areas = _areas(focus)
+    areas, stages = _areas(focus), stages_of(may)
     if strategy not in STRATEGIES:
         raise HeadwayError(f"strategy: unknown strategy {strategy!r}.{suggest(strategy, STRATEGIES)}")
     if max_tokens < FEWEST_TOKENS:
@@ -98,10 +102,10 @@ def compose(
     if examples < 0:
         raise HeadwayError(f"examples: must be 0 or more, got {examples}.")
     run = Material(result, findings)
-    sections = _sections(run, strategy, areas, examples, counters)
+    sections = _sections(run, strategy, areas, examples, counters, stages)
     parts, used = fit(sections, max_tokens, made_up_words(_names(run)) - _our_words())
     stated = [part for part in parts if isinstance(part, Fact)]
-    return Summary(text_of(parts), used, stated, scores(run), run.findings)
+    return Summary(text_of(parts), used, stated, scores(run), within(run.findings, stages))
 
 
 @checked
@@ -110,6 +114,7 @@ def summarize(
     *,
     max_tokens: int = 1500,
     focus: Iterable[str] = (),
+    may: str | Iterable[str] | None = None,
     examples: int = 3,
     counters: bool = True,
     strategy: str = "issue-focused",
@@ -117,12 +122,13 @@ def summarize(
     """Return a run in words, as Markdown: outcome against targets, issues, alternatives, and suggestions.
 
     `max_tokens` is a hard limit, by a count that no common tokenizer exceeds. `focus` keeps only the issues and
-    suggestions of the given areas, such as routing or cache. `examples` is the number of worst decisions to show.
-    `counters` includes the estimated effect of other decisions. `strategy` is issue-focused, decision-audit,
-    counterfactual or pattern-mining.
+    suggestions of the given areas, such as routing or cache. `may` names the stages that the reader may change, such as
+    routing or admission: the text then has only suggestions for these stages. `examples` is the number of worst
+    decisions to show. `counters` includes the estimated effect of other decisions. `strategy` is issue-focused,
+    decision-audit, counterfactual or pattern-mining.
     """
     return compose(
-        result, max_tokens=max_tokens, focus=focus, examples=examples, counters=counters, strategy=strategy
+        result, max_tokens=max_tokens, focus=focus, may=may, examples=examples, counters=counters, strategy=strategy
     ).text
 
 
