@@ -322,11 +322,15 @@ def test_a_slow_client_receives_the_whole_answer(hostile):
     gateway.until(gateway.idle)
 
 
-def test_connections_above_the_limit_are_rejected(hostile):
+def test_connections_above_the_limit_are_rejected_and_logged_once(hostile, caplog):
     gateway = hostile(limits={"connections": 2, "address_connections": 2})
     first, second = connect(gateway), connect(gateway)
     gateway.until(lambda: len(gateway.app.reception.clients) == 2)
-    assert statuses(send(gateway, b"")) == [503]
+    for _ in range(5):
+        assert statuses(send(gateway, b"")) == [503]
+        gateway.until(lambda: len(gateway.app.reception.clients) == 2)
+    refused = [record.getMessage() for record in caplog.records if "refused a connection" in record.getMessage()]
+    assert refused == ["refused a connection from 127.0.0.1: the gateway has too many connections"]
     first.close()
     gateway.until(lambda: len(gateway.app.reception.clients) == 1)
     assert statuses(send(gateway, closing(http_post()))) == [200]

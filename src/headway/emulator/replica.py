@@ -74,6 +74,8 @@ class Replica:
         """Count an error that the connection itself sent, such as for an invalid request."""
         self.figures.ended["error"] += 1
 
+    def report_turned_away(self, address: str, why: str) -> None: ...  # an engine says nothing
+
     async def start(self, address: str, port: int) -> None:
         self.server = await self.loop.create_server(lambda: ClientConnection(self), address, port, backlog=4096)
         if not self.server.sockets:  # the event loop created no socket, but raised no error

@@ -40,6 +40,7 @@ from headway.gateway.signals.event_listener import Listener
 from headway.gateway.signals.polled_signals import EngineSignals
 from headway.gateway.tape import Tape
 from headway.gateway.waiting import Waiting
+from headway.http.open_files import OpenFiles, fit_connections
 from headway.http.wire import ClientConnection
 from headway.types import Json
 
@@ -65,8 +66,13 @@ class Component(Protocol):
 
 class App:
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, config: Config, exchange_type: type[Exchange] = Exchange
+        self,
+        loop: asyncio.AbstractEventLoop,
+        config: Config,
+        exchange_type: type[Exchange] = Exchange,
+        files: int | None = None,
     ) -> None:
+        """`files` is the number of files that the process may open; None if that is not limited."""
         self.config, self.shutdown = config, config.shutdown
         self.clock = clock = Clock(loop)
         self.decisions = Decisions(loop, config.explain)
@@ -99,8 +105,10 @@ class App:
         self.intake = Intake(
             clock, waiting, self.tokens, config.sessions, config.deadlines, config.classes, self.tracing
         )
+        self.open_files, self.files, self._limits = OpenFiles(), files, config.limits
+        limits = fit_connections(config.limits, config.max_backends, files)
         self.reception = Reception(
-            config.limits, self.intake, self.services, metrics, config.keyring, config.chains, exchange_type
+            limits, self.intake, self.services, metrics, config.keyring, config.chains, exchange_type
         )
         # policies and operators
         self.shadows = Shadows(clock, plane, self.journals)
@@ -122,7 +130,7 @@ class App:
         self.file_source: FileSource | None = None
         if config.file is not None:
             setters = live_settings(self.services, self.intake, self.reception, self.access_log)
-            setters = {**setters, "shutdown": self._set_shutdown}
+            setters = {**setters, "shutdown": self._set_shutdown, "limits": self._set_limits}
             self.file_source = FileSource(clock, fleet, self.switch, self.shadows, setters, config)
             self.components.append(self.file_source)
         self._expired = clock.seconds()
@@ -213,6 +221,11 @@ class App:
     def _set_shutdown(self, config: Config) -> None:
         self.shutdown = config.shutdown
 
+    def _set_limits(self, config: Config) -> None:
+        if config.limits != self._limits:
+            self._limits = config.limits
+            self.reception.limits = fit_connections(config.limits, self.config.max_backends, self.files)
+
     # --- running -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> asyncio.Server:
@@ -279,6 +292,7 @@ class App:
         self.clock.call_later(SWEEP_S, self._sweep)  # schedule the next sweep first, because the code below may raise
         now = self.clock.seconds()
         self.reception.sweep(now)
+        self.open_files.are_short()
         if self.fleet.leaving:
             self.fleet.sweep()
         if now >= self._expired + EXPIRE_S:

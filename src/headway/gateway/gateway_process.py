@@ -29,6 +29,7 @@ from headway.gateway.config import Config
 from headway.gateway.peers import PeerSettings
 from headway.gateway.worker_watch import Counter, Watch, beat
 from headway.http.event_loop import run_loop
+from headway.http.open_files import most_files, raise_limit
 from headway.http.server_log import log_to_stderr
 
 LOOK_S: Final = 0.5  # longest time between two looks at the workers
@@ -46,16 +47,6 @@ def serve(source: Path, started: Callable[[str], None], workers: int = 1) -> Non
             Crew(source, config, workers).run(started)
 
 
-def open_more() -> None:
-    """Raise the limit of open files. Each stream needs two open sockets, and the default limit is often 1024."""
-    try:
-        import resource
-    except ImportError:  # Windows does not have this module
-        return
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
 def collect_seldom() -> None:
     """Make garbage collections rare: requests leave no reference cycles, and a collection delays all requests."""
     gc.collect()
@@ -65,14 +56,15 @@ def collect_seldom() -> None:
 
 def run(config: Config, started: Callable[[str], None], heartbeats: Counter | None = None) -> None:
     """Serve in this process."""
-    open_more()
+    raise_limit()
     collect_seldom()
     run_loop(_serve(config, started, heartbeats))
 
 
 async def _serve(config: Config, started: Callable[[str], None], heartbeats: Counter | None) -> None:
     loop = asyncio.get_running_loop()
-    app = App(loop, config)
+    app = App(loop, config, files=most_files())
+    loop.set_exception_handler(app.open_files.handle)
     try:
         server = await app.start()
     except (HeadwayError, OSError) as error:

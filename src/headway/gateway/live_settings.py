@@ -43,9 +43,6 @@ def live_settings(services: Services, intake: Intake, reception: Reception, acce
     def set_retries(config: Config) -> None:
         services.retries = config.retries
 
-    def set_limits(config: Config) -> None:
-        reception.limits = config.limits
-
     def set_log(config: Config) -> None:
         change_log(config.log)
         access_log.set_share(config.log.access)
@@ -60,7 +57,6 @@ def live_settings(services: Services, intake: Intake, reception: Reception, acce
         "sessions": set_sessions,
         "timeouts": set_timeouts,
         "retries": set_retries,
-        "limits": set_limits,
         "log": set_log,
         "cascade": set_cascade,
     }

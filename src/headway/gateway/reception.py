@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
@@ -15,6 +16,7 @@ from headway.gateway.exchange import SHUTTING_DOWN, Exchange, Services
 from headway.gateway.observing.openapi import data_plane
 from headway.gateway.request_body import read_body
 from headway.http.replies import TRY_LATER, error_body
+from headway.http.server_log import Occasional
 from headway.http.wire import ClientConnection, Incoming, Limits
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 ROUTED: Final = {b"/v1/chat/completions": "chat", b"/v1/completions": "completion", b"/v1/embeddings": "embedding"}
 LOCAL: Final = (b"/v1/models", b"/health", b"/openapi.json")
+log = logging.getLogger("headway.gateway")
 
 
 class Reception:
@@ -48,6 +51,7 @@ class Reception:
         self.half_closed = True
         self.held_bytes = 0  # total size of the request bodies in memory
         self.draining = False
+        self._turned_away = Occasional(log, "refused a connection from %s: %s")
 
     def begin(self, client: ClientConnection, incoming: Incoming) -> None:
         path = incoming.target
@@ -92,6 +96,9 @@ class Reception:
         if self.keyring is None or self.keyring.owner(named) is not None:
             return None
         return UNKNOWN.status, UNKNOWN.why
+
+    def report_turned_away(self, address: str, why: str) -> None:
+        self._turned_away.note(address, why)
 
     # --- requests without an engine ----------------------------------------------------------------------------------
 

@@ -108,6 +108,9 @@ class Host(Protocol):
     def count_refusal(self, status: int) -> None:
         """Count an error answer that the connection itself sent."""
 
+    def report_turned_away(self, address: str, why: str) -> None:
+        """Report a connection that was refused because of a limit. There may be thousands in a second."""
+
 
 class ClientConnection(asyncio.Protocol):
     def __init__(self, host: Host) -> None:
@@ -149,9 +152,13 @@ class ClientConnection(asyncio.Protocol):
         self.address = network_of(transport.get_extra_info("peername"))
         host.addresses[self.address] += 1
         if full:
-            self.refuse(503, "the gateway has too many connections", linger=False)
+            self._turn_away(503, "the gateway has too many connections")
         elif host.addresses[self.address] > host.limits.per_address:
-            self.refuse(429, "this client address has too many connections", linger=False)
+            self._turn_away(429, "this client address has too many connections")
+
+    def _turn_away(self, status: int, why: str) -> None:
+        self.host.report_turned_away(self.address, why)
+        self.refuse(status, why, linger=False)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.host.clients.pop(self, None)

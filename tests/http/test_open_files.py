@@ -1,0 +1,79 @@
+"""The limit of open files."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from typing import Any
+
+import pytest
+
+pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
+
+from headway.http import open_files
+from headway.http.open_files import OpenFiles, fit_connections
+from headway.http.wire import Limits
+
+FULL = OSError(errno.EMFILE, "Too many open files")
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> int:
+        raise FULL
+
+    monkeypatch.setattr(open_files.os, "open", refuse)
+
+
+def test_connections_are_cut_to_what_the_process_can_open(caplog: pytest.LogCaptureFixture) -> None:
+    limits = fit_connections(Limits(connections=16_384), 2, 1024)
+    assert limits.connections == (1024 - 136) // 2
+    assert "reduced from 16,384 to 444, because this process may open only 1,024 files" in caplog.text
+    assert "Raise the limit (ulimit -n) to 32,904, or set limits.connections to at most 444." in caplog.text
+
+
+@pytest.mark.parametrize("files", [None, 40_000])
+def test_connections_stay_if_the_process_can_open_enough(caplog: pytest.LogCaptureFixture, files: int | None) -> None:
+    assert fit_connections(Limits(connections=16_384), 64, files) == Limits(connections=16_384)
+    assert not caplog.records
+
+
+def test_a_tiny_limit_leaves_some_connections() -> None:
+    assert fit_connections(Limits(), 4096, 64).connections == 24
+
+
+def test_a_shortage_is_told_from_other_errors_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    files = OpenFiles()
+    assert not files.are_short(OSError(errno.ECONNREFUSED, "refused")) and not caplog.records
+    wrapped = Exception("cannot connect")
+    wrapped.os_error = FULL  # type: ignore[attr-defined]
+    for error in (FULL, OSError(errno.ENFILE, "machine"), wrapped) * 100:
+        assert files.are_short(error)
+    assert len(caplog.records) == 1 and caplog.records[0].levelno == logging.ERROR
+
+
+def test_an_error_while_no_file_can_be_opened_is_a_shortage(full: None) -> None:
+    assert OpenFiles().are_short(OSError("Temporary failure in name resolution"))
+
+
+def test_connections_that_cannot_be_accepted_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        loop, files = asyncio.get_running_loop(), OpenFiles()
+        for _ in range(1000):
+            files.handle(loop, {"message": "socket.accept() out of system resource", "exception": FULL})
+        assert len(caplog.records) == 1 and caplog.records[0].name == "headway.gateway"
+        files.handle(loop, {"message": "a bug", "exception": ValueError("x")})
+        assert caplog.records[-1].name == "asyncio"
+
+    asyncio.run(run())
+
+
+def test_a_test_for_a_shortage_leaves_no_file_open() -> None:
+    first = os.open(os.devnull, os.O_RDONLY)
+    os.close(first)
+    assert not OpenFiles().are_short()
+    again = os.open(os.devnull, os.O_RDONLY)
+    os.close(again)
+    assert again == first
