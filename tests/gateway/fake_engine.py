@@ -34,7 +34,7 @@ def logprobs(target: bytes, values: list[float]) -> dict[str, Any]:
 
 
 class Engine:
-    """`mode`: ok, error (500), busy (503), hang, reset (before a byte), die (amid a stream), garbage, slow,
+    """`mode`: ok, error (500), busy (503), hang, reset (before a byte), die or stall (amid a stream), garbage, slow,
     head (of a stream, and no more), burst (a stream in one piece)."""
 
     def __init__(self, name: str) -> None:
@@ -186,6 +186,8 @@ class Connection(asyncio.Protocol):
             return
         if engine.mode == "die" and count >= 2:
             self.transport.abort()
+        elif engine.mode == "stall" and count >= 2:
+            return
         elif count >= engine.tokens:
             self.transport.write(chunk(DONE) + b"0\r\n\r\n")
             self.done()

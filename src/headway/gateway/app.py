@@ -91,7 +91,7 @@ class App:
         self.tracing = self._tracing()
         # engines
         self.fleet = fleet = Fleet(clock, plane, waiting, config.max_backends)
-        self.health = health = Health(clock, fleet, config.health.failures, config.health.eject_s)
+        self.health = health = Health(clock, fleet, config.health, config.timeouts)
         self.checks = Checks(clock, fleet, health, config.health)
         self.signals = EngineSignals(clock, plane, fleet, config.signals)
         self.listener = self._listener()
@@ -292,6 +292,7 @@ class App:
         self.clock.call_later(SWEEP_S, self._sweep)  # schedule the next sweep first, because the code below may raise
         now = self.clock.seconds()
         self.reception.sweep(now)
+        self.health.sweep(now)
         self.open_files.are_short()
         if self.fleet.leaving:
             self.fleet.sweep()

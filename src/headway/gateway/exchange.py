@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from headway.gateway.api_keys import Key
     from headway.gateway.engines.engine_fleet import Backend, Fleet
     from headway.gateway.engines.engine_health import Health
+    from headway.gateway.engines.engine_pace import Pace
     from headway.gateway.handover.live_handover import Handing
     from headway.gateway.live_clock import Clock
     from headway.gateway.observing.recent_decisions import Reasons
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from headway.http.wire import ClientConnection, Fields, Incoming
 
 AGAIN: Final = (502, 503, 504, 429)  # on these statuses, the gateway tries another engine
+LONG_PAUSE_S: Final = 1.0  # longer pauses within a stream count for the engine's pace
 RETRY_AFTER: Final = b"retry-after: %d" % RETRY_AFTER_S
 DEADLINE_PASSED: Final = "the deadline has passed"
 SHUTTING_DOWN: Final = "the gateway is shutting down"
@@ -103,7 +106,8 @@ class Exchange:
     sent_ps: int = -1  # time at which the request was sent to its engine; -1: not yet
     first_ps: int = -1  # time at which the first content of the answer arrived; -1: not yet
     since: float = 0.0  # time at which the wait for the engine's next data began, in seconds
-    patience: float = 0.0  # maximum wait for the engine's next data, in seconds
+    prompt_work: int = 0  # prompt tokens that the engine had to compute before the first token, as far as known
+    first_byte_s: float = -1.0  # time from sending the request to the first byte of the answer's body; -1: not yet
     alarm: Any = None  # timer of the request's deadline
 
     def __post_init__(self, stream: bool) -> None:
@@ -138,6 +142,10 @@ class Exchange:
         self.sent_ps = self.services.clock.now_ps()
         backend = self.backend = self.services.fleet.backends[self.flight.view.index]
         assert backend is not None
+        if backend.on_trial and not self.services.health.begin_trial(backend, self):
+            self.attempts -= 1
+            self._retry("another request is the trial of this engine")
+            return
         if self.flight.prefill is not None:
             if self.services.split is not None:
                 self.services.split(self)
@@ -168,9 +176,10 @@ class Exchange:
 
     def _send(self, upstream: Upstream) -> None:
         self.upstream = upstream
-        self.since, self.patience = self.services.clock.seconds(), self.services.timeouts.first_byte_s
-        asker = self if self.handing is None else self.handing.asker
         assert self.backend is not None
+        self.since, self.first_byte_s = self.services.clock.seconds(), -1.0
+        self.prompt_work = self.backend.view.pending_prefill_tokens
+        asker = self if self.handing is None else self.handing.asker
         upstream.send(asker, [self.head(self.backend, self.body), self.body])
         if self.client.paused:
             self.hold()
@@ -183,9 +192,12 @@ class Exchange:
     # --- the engine's answer -----------------------------------------------------------------------------------------
 
     def on_head(self, upstream: Upstream | None, status: int, fields: Fields) -> None:
+        """Prepare the head of the answer for the client. It is sent with the first piece of the body, so that another
+        engine can answer if this engine fails before."""
         assert self.backend is not None
         self.status = status
-        self.services.health.record_status(self.backend, status)
+        if upstream is not None:
+            upstream.active = True
         named = dict(fields)
         self.chunked = b"transfer-encoding" in named
         self.until_close = not self.chunked and b"content-length" not in named and status not in (204, 304)
@@ -216,12 +228,7 @@ class Exchange:
         elif version_1_0:
             lines.append(b"connection: keep-alive")
         lines.append(b"\r\n")
-        self.sent = True
-        self.since, self.patience = self.services.clock.seconds(), self.services.timeouts.silence_s
-        if upstream is not None and upstream.more:
-            self.opening = b"\r\n".join(lines)
-        else:
-            self.client.transport.write(b"\r\n".join(lines))
+        self.opening = b"\r\n".join(lines)
 
     def on_data(self, data: bytes) -> None:
         """Forward a piece of the engine's body to the client, including its chunk framing."""
@@ -230,8 +237,7 @@ class Exchange:
         if self.unframed is not None:
             data = self.unframed.read(data)
         if self.opening:
-            self.client.transport.writelines([self.opening, data])
-            self.opening = b""
+            self.open(data)
         else:
             self.client.transport.write(data)
         upstream = self.upstream
@@ -241,6 +247,20 @@ class Exchange:
             self.record_first_token()
             if upstream.exchange is self and self.unframed is None:
                 upstream.pass_on(self.client.transport.write, self.tally)
+
+    def open(self, data: bytes) -> None:
+        """Send the head and the first piece of the answer to the client."""
+        self.client.transport.writelines([self.opening, data])
+        self.opening, self.sent = b"", True
+        if self.first_byte_s < 0:
+            self.record_first_byte()
+
+    def record_first_byte(self) -> None:
+        now = self.services.clock.seconds()
+        self.first_byte_s, self.since = now - self.since, now
+        if self.tally.stream and self.handing is None and self.status < 400:
+            assert self.backend is not None
+            self.backend.pace.streams.add(self.first_byte_s, self.prompt_work)
 
     def record_first_token(self) -> None:
         services = self.services
@@ -252,26 +272,46 @@ class Exchange:
         if self.over:
             return
         self.upstream = None
+        self.record_answer()
         if self.again:
             self._retry(f"status {self.status}")
-            return
+        else:
+            self.close_answer()
+
+    def close_answer(self) -> None:
+        if self.opening:
+            self.open(b"")
         self.end("completed" if self.status < 400 else "failed", "" if self.status < 400 else f"status {self.status}")
         self.client.finish(not self.closes)
+
+    def record_answer(self) -> None:
+        """Record a complete answer: it counts for the engine's health, and its time for the engine's pace."""
+        backend = self.backend
+        assert backend is not None
+        backend.pace.moved = True
+        self.services.health.record_status(backend, self.status)
+        if not self.tally.stream and self.handing is None and self.status < 400:
+            seconds = self.first_byte_s if self.first_byte_s >= 0 else self.services.clock.seconds() - self.since
+            backend.pace.wholes.add(seconds, self.prompt_work, self.tally.tokens)
 
     def on_broken(self, upstream: Upstream | None, why: str) -> None:
         """Retry or fail the request after the engine's connection was lost or its answer was invalid."""
         if self.over:
             return
-        self.upstream = None
         assert self.backend is not None
         self.services.health.record_failure(self.backend, why)
-        if not self.sent:
-            if self._may_retry():
-                self._retry(why)
-            else:
-                self.refuse(502, f"{self.backend.name}: {why}", outcome="failed")
-            return
-        self.cut(upstream, "failed", why, f"{self.backend.name}: {why}")
+        self._fail_over(upstream, why, self._may_retry())
+
+    def _fail_over(self, upstream: Upstream | None, why: str, retry: bool) -> None:
+        """Ask another engine if `retry` and if the client has received nothing. Otherwise, end the request."""
+        self.upstream = None
+        assert self.backend is not None
+        if self.sent:
+            self.cut(upstream, "failed", why, f"{self.backend.name}: {why}")
+        elif retry:
+            self._retry(why)
+        else:
+            self.refuse(502, f"{self.backend.name}: {why}", outcome="failed")
 
     def prompt_lost(self, why: str) -> None:
         """Retry or fail the request after its prefill engine failed: the decode engine cannot continue without the
@@ -298,16 +338,45 @@ class Exchange:
         """Return a piece of a chunked answer as the client reads it: HTTP/1.0 has no chunks."""
         return data if self.unframed is None else self.unframed.read(data)
 
+    # --- a silent engine ---------------------------------------------------------------------------------------------
+
     def overdue(self, now: float) -> None:
-        """Give up on an engine that has been silent for too long. Called periodically."""
+        """Say whether the engine has sent data, or owes data. Called periodically, before `Health.sweep`."""
         upstream = self.upstream
         if upstream is None:
+            if self.handing is not None and self.handing.leg is not None:
+                self.handing.leg.overdue()
             return
+        assert self.backend is not None
+        pace = self.backend.pace
         if upstream.active:
-            upstream.active, self.since = False, now
-        elif now - self.since > self.patience and not self.client.paused:
-            self._drop_upstream()
-            self.on_broken(upstream, "silent for too long" if self.sent else "no answer in time")
+            upstream.active = False
+            pace.moved = True
+            if self.first_byte_s >= 0:
+                if now - self.since > LONG_PAUSE_S:
+                    pace.record_pause(now - self.since, now)
+                self.since = now
+        elif not self.client.paused:
+            pace.owing.append(self)
+
+    def expected_s(self, pace: Pace) -> float:
+        """Return how long the first byte should take at most, judging by the engine's recent answers; infinity if
+        unknown."""
+        if self.handing is not None:  # the answer also waits for another engine
+            return inf
+        if self.tally.stream:
+            return pace.streams.expected_s(self.prompt_work)
+        most = self.request.max_tokens
+        return inf if most is None else pace.wholes.expected_s(self.prompt_work, most)
+
+    def give_up(self, why: str, elsewhere: bool) -> None:
+        """Abandon a silent engine. If `elsewhere` and if the client has received nothing, ask another engine."""
+        if not self.over:
+            self._fail_over(self._drop_upstream(), why, elsewhere and self._may_retry())
+
+    def streams_for_s(self) -> float:
+        """Return the time since the first content of the answer, in seconds; -1 if there is none."""
+        return -1.0 if self.first_ps < 0 else (self.services.clock.now_ps() - self.first_ps) / 1e12
 
     def _drop_upstream(self) -> Upstream | None:
         upstream, self.upstream = self.upstream, None
@@ -321,9 +390,10 @@ class Exchange:
     def _retry(self, why: str, prefill: bool = False) -> None:
         """Route the request to another engine or, with `prefill`, to another prefill engine. Call this only while the
         client has received nothing."""
-        self.again = False
+        self.again, self.opening, self.unframed = False, b"", None
         if self.handing is not None:
             self.handing.drop()
+        self._leave_trial()
         self.tally = AnswerTally(self.tally.stream)
         self.services.count_retry(why)
         self.flight = None
@@ -385,6 +455,7 @@ class Exchange:
         """Tell the plane that the request has left its engine or its queue. Call the listeners of ended exchanges."""
         if self.handing is not None:
             self.handing.drop()
+        self._leave_trial()
         services = self.services
         now_ps = services.clock.now_ps()
         if self.flight is not None:
@@ -392,6 +463,10 @@ class Exchange:
         elif services.waiting.exchanges.get(self.request.id) is self:
             services.plane.give_up(now_ps, self.request.id)
         services.report_end(self, now_ps, outcome, why)
+
+    def _leave_trial(self) -> None:
+        if self.backend is not None and self.backend.trial is self:
+            self.services.health.leave_trial(self.backend)
 
     # --- a slow client -----------------------------------------------------------------------------------------------
 

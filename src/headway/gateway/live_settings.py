@@ -38,7 +38,7 @@ def live_settings(services: Services, intake: Intake, reception: Reception, acce
         intake.sessions = config.sessions
 
     def set_timeouts(config: Config) -> None:
-        services.timeouts = config.timeouts
+        services.timeouts = services.health.timeouts = config.timeouts
 
     def set_retries(config: Config) -> None:
         services.retries = config.retries

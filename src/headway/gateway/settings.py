@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from headway.config.keys import Form, PositiveSeconds, Seconds, Unit
 from headway.config.wording import shown
@@ -53,8 +53,21 @@ class Timeouts(Struct, frozen=True):
     """The section `timeouts:` of a gateway's file."""
 
     connect_s: Annotated[PositiveSeconds, "time to connect to an engine"] = 3.0
-    first_byte_s: Annotated[PositiveSeconds, "time until the first byte of the engine's answer"] = 600.0
+    first_byte_s: Annotated[PositiveSeconds, "longest time until the first byte of an answer's body"] = 600.0
+    first_byte_floor_s: Annotated[
+        PositiveSeconds,
+        "shortest limit for the first byte, if the engine sends nothing at all; the limit follows the engine's recent "
+        "times and lies between `first_byte_floor` and `first_byte`",
+    ] = 20.0
     silence_s: Annotated[PositiveSeconds, "longest pause within an answer"] = 120.0
+    stall_s: Annotated[
+        PositiveSeconds,
+        "shortest limit for a pause within an answer, if the engine sends nothing at all; the limit follows the "
+        "engine's recent pauses and lies between `stall` and `silence`",
+    ] = 10.0
+    slack: Annotated[
+        float, Meta(ge=1, le=1000), "multiple of the engine's recent times at which the gateway gives up on it"
+    ] = 5.0
 
 
 class ShutdownSettings(Struct, frozen=True):

@@ -73,7 +73,6 @@ class Pick(Exchange):
         """Record the head of the engine's answer."""
         assert self.backend is not None and self.flight is not None
         self.status, self.sent = status, True
-        self.services.health.record_status(self.backend, status)
         if self.flight.prefill is not None:  # the answer has begun, so the prefill is complete
             self.services.plane.handed(self.services.clock.now_ps(), self.request.id)
 
@@ -85,6 +84,8 @@ class Pick(Exchange):
     def complete(self) -> None:
         """Record the end of the engine's answer."""
         if not self.over:
+            assert self.backend is not None
+            self.services.health.record_status(self.backend, self.status)
             good = self.status < 400
             self.end("completed" if good else "failed", "" if good else f"status {self.status}")
 

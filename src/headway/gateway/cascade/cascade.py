@@ -134,9 +134,9 @@ class Cascade(Exchange):
             return
         assert self.backend is not None
         self.status = status
-        self.services.health.record_status(self.backend, status)
         self.until_close = not is_framed(fields)
-        self.since, self.patience = self.services.clock.seconds(), self.services.timeouts.silence_s
+        if upstream is not None:
+            upstream.active = True
         if status in AGAIN and self._may_retry():
             self.again = True
         elif status != 200:
@@ -150,7 +150,10 @@ class Cascade(Exchange):
         if self.last or self.stage == PASSED:
             super().on_data(data)
             return
-        self.since = self.services.clock.seconds()
+        if self.upstream is not None:
+            self.upstream.active = True
+        if self.first_byte_s < 0:
+            self.record_first_byte()
         if self.payload is None or self.over:
             return  # discard this piece of the answer
         if self.tally.count(data):
@@ -208,8 +211,7 @@ class Cascade(Exchange):
             fields.append((b"content-length", b"%d" % len(held)))
         super().on_head(self.upstream, self.status, fields)
         self.until_close = closes  # restore the engine's value: `on_head` set it from the changed header fields
-        self.client.transport.writelines([self.opening, self.framed(held)])
-        self.opening = b""
+        self.open(self.framed(held))
         self.first_ps = self.services.clock.now_ps()
 
     def _write_stripped(self, piece: bytes) -> None:
@@ -227,6 +229,7 @@ class Cascade(Exchange):
             super().on_complete()
             return
         self.upstream = None
+        self.record_answer()
         if self.stage == DROPPED:
             self._escalate("failed", f"status {self.status}")
             return
@@ -239,7 +242,7 @@ class Cascade(Exchange):
         if self.stage == STRIPPED:
             rest = self.lines.rest
             self.client.transport.write(self.framed(chunk(strip_logprobs(rest)) + b"0\r\n\r\n"))
-        super().on_complete()
+        self.close_answer()
 
 
 def read_buffer(field: bytes | None) -> int:

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from headway.errors import HeadwayError
+from headway.gateway.engines.engine_pace import Pace
 from headway.gateway.engines.member import BackendSpec, check_models
 from headway.http.address import Address
 from headway.types import SERVING
 from headway.views.instance import InstanceView
 
 if TYPE_CHECKING:
+    from headway.gateway.exchange import Exchange
     from headway.gateway.live_clock import Clock
     from headway.gateway.plane import Plane
     from headway.gateway.waiting import Waiting
@@ -45,7 +47,13 @@ class Backend:
         self.free: deque[Upstream] = deque()
         self.opened = 0  # number of open connections, free or in use
         self.failures = 0  # number of consecutive failed requests
+        self.outcomes = 0  # outcomes of the last requests, one bit each, the newest lowest; 1: failed
         self.ejected = False
+        self.ejections = 0  # number of ejections since the last success
+        self.on_trial = False  # whether the next request decides if the engine is ejected again
+        self.trial: Exchange | None = None  # the request that decides
+        self.unanswered = False  # whether the last health check got no answer at all
+        self.pace = Pace()
         self.unready: dict[str, str] = {}  # reasons why the engine is not ready, by reporter
 
     @property
@@ -179,7 +187,11 @@ class Fleet:
 
     def spares(self, backend: Backend) -> bool:
         """Return whether every model of this engine is served by another engine too."""
-        others = [other for other in self.members if other is not backend and other.view.state in SERVING]
+        others = [
+            other
+            for other in self.members
+            if other is not backend and other.view.state in SERVING and not other.on_trial
+        ]
         models = backend.spec.models or ("",)
         return all(any(not other.spec.models or model in other.spec.models for other in others) for model in models)
 
@@ -194,7 +206,7 @@ class Fleet:
             return
         if backend in self.leaving or backend.name in self.cordoned:
             state = "draining"
-        elif backend.unready or backend.ejected:
+        elif backend.unready or backend.ejected or backend.trial is not None:
             state = "unreachable"
         else:
             state = "ready"

@@ -1,8 +1,13 @@
 """Health of engines. Unhealthy and ejected engines receive no requests.
 
-`Checks` polls the health path of each engine. `Health` counts failed requests: several failures in a row eject the
-engine for some seconds. The engine returns after a passed check, and one more failure ejects it again. `Health` never
-ejects the last engine of a model, because a request that fails on every engine could otherwise eject them all.
+`Checks` polls the health path of each engine. `Health` counts failed requests. A request fails if its answer is not
+complete. Several failures in a row, or a share of the recent requests, eject the engine for some seconds. After a
+passed check, one request is the engine's trial: if it succeeds, the engine serves again; if it fails, the engine is
+ejected for twice the time. `Health` never ejects the last engine of a model, because a request that fails on every
+engine could otherwise eject them all.
+
+An engine that hangs sends nothing, although it owes answers. `Health` ejects it, asks other engines for the answers
+that have not begun, and ends the others.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec import Meta, Struct
@@ -19,20 +25,35 @@ from headway.gateway.engines.follower import Follower, Poller, PollFailed, turn
 
 if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend, Fleet
+    from headway.gateway.engines.engine_pace import Owed
+    from headway.gateway.exchange import Exchange
     from headway.gateway.live_clock import Clock
+    from headway.gateway.settings import Timeouts
 
     Probe = Callable[[Backend], Awaitable[str]]
 
 log = logging.getLogger("headway.gateway")
 Few = Annotated[int, Meta(ge=1, le=1000)]
-SOON_S: Final = 1.0  # interval of checks for new and unhealthy engines
+SOON_S: Final = 1.0  # interval of checks for new, unhealthy and silent engines
+SUSPICIOUS_S: Final = 1.0  # if an engine owes answers but sends nothing for this time, it is checked soon
+CHECK: Final = "check"  # the reporter of health checks, in `Backend.unready`
+WINDOW: Final = 20  # number of recent requests of which `failed_share` may fail
+REMEMBERED: Final = (1 << WINDOW) - 1
+MOST_DOUBLINGS: Final = 20
+LATE, SILENT = "no answer in time", "silent for too long"
 
 
 class HealthSettings(Struct, frozen=True):
     """The section `health:` of a gateway's file."""
 
     failures: Annotated[Few, "failed requests in a row after which the gateway ejects an engine"] = 3
-    eject_s: Annotated[PositiveSeconds, "time for which an ejected engine receives no requests"] = 5.0
+    failed_share: Annotated[
+        float, Meta(gt=0, le=1), "share of its last 20 requests that must fail before the gateway ejects an engine"
+    ] = 0.5
+    eject_s: Annotated[
+        PositiveSeconds, "time for which an ejected engine receives no requests; doubled after each failed trial"
+    ] = 5.0
+    eject_most_s: Annotated[PositiveSeconds, "longest time of one ejection"] = 60.0
     path: Annotated[str | None, "path of the health check, or null for no checks"] = "/health"
     interval_s: Annotated[PositiveSeconds, "time between two checks of an engine"] = 5.0
     timeout_s: Annotated[PositiveSeconds, "time limit of one check"] = 2.0
@@ -48,6 +69,8 @@ class Pulse:
         self.up = True
         self.answered = False
         self.row = 0  # number of consecutive checks whose result contradicts `up`
+        self.began = 0.0  # time at which the last check began
+        self.early = asyncio.Event()  # set to check before the next interval ends
 
     def turned(self, passed: bool, fall: int, rise: int) -> bool:
         """Count the result of a check. Return whether this result turns the engine's state from up to down, or from
@@ -66,7 +89,7 @@ class Pulse:
 
 class Checks:
     def __init__(self, clock: Clock, fleet: Fleet, health: Health, settings: HealthSettings) -> None:
-        self.fleet, self.health, self.settings = fleet, health, settings
+        self.clock, self.fleet, self.health, self.settings = clock, fleet, health, settings
         self.poller = Poller(settings.timeout_s, 0)
         self.follower = Follower(clock, fleet, self.poller, self._follow, Pulse)
         self.pulses = self.follower.states
@@ -74,10 +97,10 @@ class Checks:
     async def start(self) -> None:
         if self.settings.path is not None:
             await self.follower.start()
-            self.health.probe = self.check
+            self.health.probe, self.health.suspect = self.check, self.suspect
 
     async def stop(self) -> None:
-        self.health.probe = None
+        self.health.probe, self.health.suspect = None, lambda backend: None
         await self.follower.stop()
 
     async def _follow(self, backend: Backend) -> None:
@@ -85,11 +108,21 @@ class Checks:
         soon = min(interval, SOON_S)
         await asyncio.sleep(soon * turn(backend))
         while True:
+            pulse.began = self.clock.seconds()
             why = await self.check(backend)
             if pulse.turned(not why, self.settings.fall, self.settings.rise):
                 log.warning("%s: %s", backend.name, f"health checks fail: {why}" if why else "health checks pass again")
-                self.fleet.ready(backend.name, not why, why)
-            await asyncio.sleep(interval if pulse.up and not pulse.row else soon)
+                self.fleet.ready(backend.name, not why, why, CHECK)
+            left = pulse.began + (interval if pulse.up and not pulse.row else soon) - self.clock.seconds()
+            pulse.early.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(pulse.early.wait(), max(0.0, left))
+
+    def suspect(self, backend: Backend) -> None:
+        """Check an engine soon, because it sends nothing."""
+        pulse = self.pulses.get(backend)
+        if pulse is not None and self.clock.seconds() - pulse.began >= SOON_S:
+            pulse.early.set()
 
     async def check(self, backend: Backend) -> str:
         """Return why the check failed; "" if it passed. A 404 passes: the engine answers, but has no such path."""
@@ -97,42 +130,132 @@ class Checks:
         try:
             status = await self.poller.status(backend, self.settings.path)
         except PollFailed as error:
+            backend.unanswered = True
             return str(error)
         except Exception as error:  # an uncaught exception would end the checks of this engine
             log.exception("%s: the health check raised an exception", backend.name)
             return type(error).__name__
+        backend.unanswered = False
         return f"status {status}" if status >= 500 else ""
 
 
 class Health:
-    def __init__(self, clock: Clock, fleet: Fleet, failures: int = 3, open_s: float = 5.0) -> None:
-        self.clock, self.fleet, self.failures, self.open_s = clock, fleet, failures, open_s
+    def __init__(self, clock: Clock, fleet: Fleet, settings: HealthSettings, timeouts: Timeouts) -> None:
+        self.clock, self.fleet, self.settings, self.timeouts = clock, fleet, settings, timeouts
         self.probe: Probe | None = None  # checks an ejected engine: returns why it cannot serve yet, or ""
+        self.suspect: Callable[[Backend], None] = lambda backend: None  # checks a silent engine soon
+        self._swept = clock.seconds()
+
+    # --- outcomes of requests ----------------------------------------------------------------------------------------
 
     def record_status(self, backend: Backend, status: int) -> None:
+        """Record a complete answer with this status."""
         if status >= 500:
             self.record_failure(backend, f"status {status}")
-        else:
-            backend.failures = 0
+            return
+        backend.failures = 0
+        backend.outcomes = backend.outcomes << 1 & REMEMBERED
+        if backend.on_trial:
+            log.info("%s: a request has succeeded, so the engine serves again", backend.name)
+            self._end_trial(backend)
+            backend.ejections = 0
 
     def record_failure(self, backend: Backend, why: str) -> None:
+        """Record a request without a complete answer. After several failures, eject the engine."""
         backend.failures += 1
-        if backend.failures >= self.failures and not backend.ejected and self.fleet.spares(backend):
-            backend.ejected = True
-            self.fleet.settle(backend)
-            self._readmit_later(backend)
+        backend.outcomes = (backend.outcomes << 1 | 1) & REMEMBERED
+        in_row = backend.failures >= self.settings.failures
+        if in_row or backend.on_trial or backend.outcomes.bit_count() >= self.settings.failed_share * WINDOW:
+            self.eject(backend, why)
 
-    def _readmit_later(self, backend: Backend) -> None:
-        self.clock.call_later(self.open_s, lambda: self.clock.spawn(self._readmit(backend)))
+    def eject(self, backend: Backend, why: str) -> bool:
+        """Send the engine no requests for a while, unless it is the last engine of a model. Return whether the engine
+        is ejected."""
+        if backend.ejected:
+            return True
+        if not self.fleet.spares(backend):
+            self._end_trial(backend)
+            return False
+        backend.ejected, backend.on_trial, backend.trial, backend.outcomes = True, False, None, 0
+        seconds = min(self.settings.eject_s * 2.0**backend.ejections, self.settings.eject_most_s)
+        seconds = max(seconds, self.settings.eject_s)
+        backend.ejections = min(backend.ejections + 1, MOST_DOUBLINGS)
+        log.warning("%s: ejected for %g s, because requests fail: %s", backend.name, seconds, why)
+        self.fleet.settle(backend)
+        self._readmit_later(backend, seconds)
+        return True
+
+    # --- trials of ejected engines -----------------------------------------------------------------------------------
+
+    def _readmit_later(self, backend: Backend, seconds: float) -> None:
+        self.clock.call_later(seconds, lambda: self.clock.spawn(self._readmit(backend)))
 
     async def _readmit(self, backend: Backend) -> None:
-        """Check an ejected engine. If the check passes, or if no checks are configured, end the ejection. Otherwise try
-        again later."""
+        """Check an ejected engine. If the check passes, or if no checks are configured, send the engine one request as
+        a trial. Otherwise check again later."""
         if self.fleet.names.get(backend.name) is not backend:
             return
         if self.probe is not None and await self.probe(backend):
-            self._readmit_later(backend)
+            self._readmit_later(backend, self.settings.eject_s)
             return
-        backend.ejected = False
-        backend.failures = self.failures - 1  # so that one more failure ejects the engine again
+        log.info("%s: the ejection ends with a trial, which is the next request", backend.name)
+        backend.ejected, backend.on_trial, backend.failures = False, True, 0
+        backend.pace.silent_s = 0.0
         self.fleet.settle(backend)
+
+    def begin_trial(self, backend: Backend, exchange: Exchange) -> bool:
+        """Make the exchange the trial of its engine. Return False if another request is the trial already. The last
+        engine of a model gets all requests without a trial."""
+        if backend.trial is not None:
+            return False
+        if not self.fleet.spares(backend):
+            self._end_trial(backend)
+            return True
+        backend.trial = exchange
+        self.fleet.settle(backend)
+        return True
+
+    def leave_trial(self, backend: Backend) -> None:
+        """Handle the end of a trial that showed nothing, such as a client that disconnected: another trial follows."""
+        backend.trial = None
+        self.fleet.settle(backend)
+
+    def _end_trial(self, backend: Backend) -> None:
+        if backend.on_trial:
+            backend.on_trial, backend.trial = False, None
+            self.fleet.settle(backend)
+
+    # --- engines that hang -------------------------------------------------------------------------------------------
+
+    def sweep(self, now: float) -> None:
+        """Give up on engines that hang. Called periodically, after all exchanges have said what engines owe them."""
+        passed_s, self._swept = now - self._swept, now
+        for backend in self.fleet.members:
+            trial = backend.trial
+            if trial is not None:
+                streams = trial.streams_for_s() > self.settings.eject_s
+                if streams:
+                    log.info("%s: streams without a break, so the engine serves again", backend.name)
+                    backend.failures = self.settings.failures - 1  # so that one more failure ejects the engine again
+                if streams or not self.fleet.spares(backend):
+                    self._end_trial(backend)
+            owing = backend.pace.sweep(now, passed_s)
+            if owing:
+                self._judge(backend, owing, now)
+
+    def _judge(self, backend: Backend, owing: list[Owed], now: float) -> None:
+        pace, timeouts = backend.pace, self.timeouts
+        if pace.silent_s > SUSPICIOUS_S:
+            self.suspect(backend)
+        hangs = pace.silent_s > SUSPICIOUS_S and backend.unanswered and CHECK in backend.unready
+        if hangs or pace.stalls(owing, timeouts, now):
+            ejected = self.eject(backend, f"no data for {pace.silent_s:.0f} s")
+            for answer in owing:
+                if answer.sent or ejected or not hangs:  # the last engine of a model may still wake up
+                    answer.give_up(SILENT if answer.sent else LATE, elsewhere=ejected)
+            return
+        for answer in owing:
+            if now - answer.since > (timeouts.silence_s if answer.sent else timeouts.first_byte_s):
+                why = SILENT if answer.sent else LATE
+                self.record_failure(backend, why)
+                answer.give_up(why, elsewhere=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from headway.http.upstream import Payload, connect, is_framed, take_free
 
 if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend
+    from headway.gateway.engines.engine_pace import Pace
     from headway.gateway.live_clock import Clock
     from headway.http.upstream import Upstream
     from headway.http.wire import Fields
@@ -28,6 +30,7 @@ class Leg:
         self.status = self._size = 0
         self.over = self.until_close = self.complete = False
         self.why = ""
+        self.sent, self.since = False, 0.0  # part of `Owed`: the client never receives this answer
         self._data, self._on_end = data, on_end
         self._payload: Payload | None = None
         self._pieces: list[bytes] = []
@@ -55,7 +58,7 @@ class Leg:
             self._send(upstream)
 
     def _send(self, upstream: Upstream) -> None:
-        self._upstream = upstream
+        self._upstream, self.since = upstream, self.clock.seconds()
         upstream.send(self, self._data)
 
     def cancel(self) -> None:
@@ -66,6 +69,19 @@ class Leg:
         upstream, self._upstream = self._upstream, None
         if upstream is not None:
             upstream.leave()
+
+    # --- a silent engine ---------------------------------------------------------------------------------------------
+
+    def overdue(self) -> None:
+        """Say that the engine owes an answer. Called periodically."""
+        if self._upstream is not None and not self.status:
+            self.backend.pace.owing.append(self)
+
+    def expected_s(self, pace: Pace) -> float:
+        return inf  # `start` has a time limit
+
+    def give_up(self, why: str, elsewhere: bool) -> None:
+        self._finish(why)
 
     @property
     def ok(self) -> bool:
@@ -79,6 +95,7 @@ class Leg:
 
     def on_head(self, upstream: Upstream, status: int, fields: Fields) -> None:
         self.status = status
+        self.backend.pace.moved = True
         self.until_close = not is_framed(fields)
         self._payload = Payload(fields)
 
