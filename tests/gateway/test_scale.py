@@ -49,7 +49,7 @@ def test_ten_thousand_streams_at_once_all_get_all_their_tokens(tmp_path: Path, r
         admission = "{name: max-concurrency, max_queue: 20000}"
         (tmp_path / "g.yaml").write_text(
             f"listen: 127.0.0.1:0\nbackends: {{{backends}}}\npolicies: {{routing: kv-aware, admission: {admission}}}\n"
-            "shutdown: {lame_duck: 0s}\n"
+            "shutdown: {lame_duck: 0s}\nlimits: {address_connections: 16384}\n"
         )
         serve = ("-m", "headway.cli", "serve", str(tmp_path / "g.yaml"), "--workers", str(workers))
         gateway = start(*serve, stderr=subprocess.PIPE)

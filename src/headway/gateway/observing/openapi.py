@@ -49,8 +49,8 @@ REQUEST_HEADERS: Final = {
         {"type": "string", "pattern": r"^(?=.*[1-9])[0-9]{1,5}(\.[0-9]{1,6})?(ms|s)?$"},
     ),
     "x-headway-buffer": (
-        "for a cascade: tokens of a stream that the gateway may hold back and judge, or all",
-        {"type": "string", "pattern": "^(all|[1-9][0-9]{0,5})$"},
+        "for a cascade: the number of tokens of a stream that the gateway may hold back and judge, or all",
+        TEXT,
     ),
     "traceparent": ("the trace of the request, as W3C Trace Context defines it", TEXT),
 }
@@ -139,18 +139,19 @@ def data_plane() -> bytes:
 
 def _describe_routed(name: str, content: str, words: str) -> Json:
     """Describe a request that the gateway routes to an engine. `content` is the name of its required field."""
+    any_content: Json | bool = True if content == "prompt" else {"not": {"type": "null"}}
     document = Operation(
         path="",
         name=name,
         summary=f"Route a request to an engine: {words}.",
-        errors=(400, 401, 404, 408, 413, 429, 431, 502, 503, 504),
+        errors=(400, 401, 404, 408, 413, 414, 429, 431, 501, 502, 503, 504, 505),
         replies={200: f"The engine's answer, byte for byte: {words}."},
         schema=True,
         parameters=tuple(
             {"name": header, "in": "header", "required": False, "description": meaning, "schema": schema}
             for header, (meaning, schema) in REQUEST_HEADERS.items()
         ),
-        body={"type": "object", "required": [content], "properties": {content: True, **BODY}},
+        body={"type": "object", "required": [content], "properties": {content: any_content, **BODY}},
     ).describe()
     answer = document["responses"]["200"]
     answer["content"]["text/event-stream"] = {}
