@@ -194,6 +194,27 @@ def test_a_waiting_request_is_sent_when_an_engine_joins(live):
     gateway.until(gateway.idle)
 
 
+def test_the_default_admission_follows_the_engines(live):
+    gateway = live(2, members={name: {"max_batch_size": 1, "max_queue": 1} for name in ("e0", "e1")})
+    for engine in gateway.engines:
+        engine.pause = 0.1
+    threads = [threading.Thread(target=stream, args=(gateway,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    gateway.until(lambda: sum(engine.under_way for engine in gateway.engines) == 4)
+    with pytest.raises(openai.InternalServerError, match="reached its limit of requests in flight"):
+        ask(gateway)
+    for thread in threads:
+        thread.join()
+    gateway.until(gateway.idle)
+    admission = gateway.app.plane.control.stages.admission
+    do(gateway, gateway.app.fleet.offer, "file", {})
+    gateway.until(lambda: not gateway.app.fleet.members)
+    spec = BackendSpec("http://127.0.0.1:1", max_batch_size=1000, max_queue=500, name="big")
+    do(gateway, gateway.app.fleet.offer, "file", {"big": spec})
+    assert admission.measure(("", "both")) == 1500
+
+
 def test_counts_of_requests_in_flight_survive_a_policy_swap(live):
     gateway = live(2, policies={"routing": "round-robin", "admission": {"name": "max-concurrency", "max_queue": 3}})
     for engine in gateway.engines:

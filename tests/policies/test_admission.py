@@ -259,6 +259,29 @@ def test_a_permit_goes_back_as_what_it_was_taken_for_though_its_instance_is_anot
     assert bench.ask(bench.request(model="a")) is ADMIT
 
 
+def test_without_a_number_the_limit_is_what_batches_and_queues_of_the_serving_instances_hold():
+    instances = views(3)
+    for view, batch in zip(instances, (2, 1, 5), strict=True):
+        view.max_batch_size, view.max_queue = batch, 1
+    instances[2].state = "unreachable"
+    bench = Bench({"name": "max-concurrency", "max_queue": None}, instances)
+    sent = [bench.sends() for _ in range(6)]
+    assert sum(request is not None for request in sent) == 5  # (2 + 1) + (1 + 1)
+    instances[0].max_batch_size = 3  # no event says so
+    assert bench.sends() is not None and bench.sends() is None
+    instances[2].state = "ready"
+    bench.policy.observe(InstanceChanged(0, instances[2], "unreachable"))
+    assert [bench.sends() is not None for _ in range(7)] == [True] * 6 + [False]
+
+
+def test_while_no_instance_serves_the_limit_counts_all_of_them():
+    instances = views(2)
+    for view in instances:
+        view.state, view.max_batch_size, view.max_queue = "unreachable", 1, 1
+    bench = Bench({"name": "max-concurrency", "max_queue": None}, instances)
+    assert [bench.sends() is not None for _ in range(5)] == [True] * 4 + [False]
+
+
 def test_a_tenant_alone_may_use_all_and_one_who_comes_late_gets_a_share():
     bench = Bench({"name": "tenant-fair", "total": 8})
     hog = [bench.sends(tenant="hog") for _ in range(9)]

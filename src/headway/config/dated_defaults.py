@@ -24,11 +24,19 @@ class Defaults(Struct, frozen=True):
     # `policies.routing` of a gateway. With the rule `outstanding`, all idle engines have the same load. If cold prompts
     # arrive one at a time, `weighted` then sends all of them to the first engine. `kv-aware-spill` spreads them.
     gateway_routing: str
+    # `max_queue` of `policies.admission` of a gateway: most requests in flight for each model and role. None: the sum
+    # of the batch and queue limits of the engines.
+    gateway_max_queue: int | None
 
 
 SETS: Final[dict[Dated, Defaults]] = {
     "2026-11": Defaults(
-        poll_interval_ps=0, effective_load="snapshot", auto=False, belief="routed", gateway_routing="weighted"
+        poll_interval_ps=0,
+        effective_load="snapshot",
+        auto=False,
+        belief="routed",
+        gateway_routing="weighted",
+        gateway_max_queue=1024,
     ),
     "2026-12": Defaults(
         poll_interval_ps=PS_PER_SECOND // 2,
@@ -36,6 +44,7 @@ SETS: Final[dict[Dated, Defaults]] = {
         auto=True,
         belief="both",
         gateway_routing="kv-aware-spill",
+        gateway_max_queue=None,
     ),
 }
 FIRST: Final[Dated] = "2026-11"  # the set of all presets; the section classes declare the same defaults

@@ -86,8 +86,8 @@ class Config(Struct, frozen=True, kw_only=True):
         Unit("mapping or file", _read_policies, dict, form=POLICIES_FORM),
         Doc(
             "policies as in a scenario, except oracle policies. The default routing is "
-            f"`{SETS[CURRENT].gateway_routing}`. The default admission is `max-concurrency`: at most 1,024 requests in "
-            "flight for each model and role",
+            f"`{SETS[CURRENT].gateway_routing}`. The default admission is `max-concurrency`: the requests in "
+            "flight of each model and role are at most the sum of its engines' `max_batch_size` and `max_queue`",
             default="the defaults",
         ),
     ] = {}  # if a stage has no policy here, it gets its default policy when the gateway starts

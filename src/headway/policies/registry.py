@@ -57,7 +57,7 @@ DEFAULT_POLICIES: Final = {
 def gateway_policies(defaults: Dated) -> dict[str, Any]:
     """Return the default policies of a gateway. A scenario plans its load, so its default admits every request. A
     gateway limits the requests in flight."""
-    admission = {"name": "max-concurrency", "max_queue": 1024}
+    admission = {"name": "max-concurrency", "max_queue": SETS[defaults].gateway_max_queue}
     return {**DEFAULT_POLICIES, "admission": admission, "routing": SETS[defaults].gateway_routing}
 
 

@@ -41,9 +41,11 @@ class BackendSpec(Struct, frozen=True):
     events_topic: Annotated[str | None, "ZMQ topic of its KV events"] = None
     bootstrap_port: Annotated[int, Meta(ge=1, le=65535), "port of SGLang's KV transfer"] = 8998
     kvd: Annotated[str | None, "address of its KV daemon, for KV transfer"] = None
-    max_batch_size: Annotated[Positive, "the engine's limit of sequences in a step, for policies"] = 256
+    max_batch_size: Annotated[
+        Positive, "the engine's limit of sequences in a step, for policies and the default admission"
+    ] = 256
     max_batch_tokens: Annotated[Positive, "the engine's limit of tokens in a step, for policies"] = 2048
-    max_queue: Annotated[Positive, "queue length that load scores treat as full"] = 256
+    max_queue: Annotated[Positive, "queue length that load scores and the default admission treat as full"] = 256
     kv_blocks: Annotated[Positive, "blocks of its KV cache, until the engine reports its own number"] = 50_000
     gpu: Annotated[str | None, Doc("its GPU: a name in `headway hardware list`, for `capacity`", default="unknown")] = (
         None

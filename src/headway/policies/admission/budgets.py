@@ -24,13 +24,17 @@ class MaxConcurrency:
     Each (model, role) has `max_queue` permits. A request takes one when it is routed and returns it when it ends. If
     the candidates have several roles or models, each (model, role) needs a free permit. A disaggregated request holds
     one permit of each role until it ends. All names of a model share its limit. A request in the router's queue (flow
-    control) holds no permit; if none is free when it is dispatched, it is rejected then. It reads no signal.
+    control) holds no permit; if none is free when it is dispatched, it is rejected then. If `max_queue` is null, the
+    limit follows the fleet: it is the sum of the batch limits and queue limits of the serving instances of the model
+    and role, or of all of them while none serves. It reads no signal.
     """
 
-    # maximum number of requests in flight per model and role
-    max_queue: Annotated[int, Bounds(1, 1_000_000, log=True)] = 512
+    # maximum number of requests in flight per model and role; null: the sum of the instances' batch and queue limits
+    max_queue: Annotated[int | None, Bounds(1, 1_000_000, log=True)] = 512
 
     def bind(self, context: Context) -> None:
+        self.instances = context.instances
+        self.limits: dict[tuple[str, str], int] = {}  # (model, role) -> limit, if the limit follows the fleet
         self.in_use: dict[tuple[str, str], int] = {}  # (model, role) -> number of permits in use
         # Request id -> permits of the request.
         # Permits are stored, because the model or role of an instance may change while the request is in flight.
@@ -42,7 +46,7 @@ class MaxConcurrency:
         if kinds is None:
             kinds = self.kinds[cluster.group] = list(dict.fromkeys(permit_of(view) for view in cluster.instances))
         for kind in kinds:
-            if self.in_use.get(kind, 0) >= self.max_queue:
+            if self.is_full(kind):
                 return FULL
         return ADMIT
 
@@ -50,9 +54,24 @@ class MaxConcurrency:
         """Return a rejection if one of the instances chosen for the request has no free permit. Otherwise return
         None."""
         for view in targets:
-            if self.in_use.get(permit_of(view), 0) >= self.max_queue:
+            if self.is_full(permit_of(view)):
                 return FULL
         return None
+
+    def is_full(self, kind: tuple[str, str]) -> bool:
+        in_use = self.in_use.get(kind, 0)
+        if self.max_queue is not None:
+            return in_use >= self.max_queue
+        if in_use < self.limits.get(kind, 0):
+            return False
+        limit = self.limits[kind] = self.measure(kind)  # no event says that an instance's limits have changed
+        return in_use >= limit
+
+    def measure(self, kind: tuple[str, str]) -> int:
+        """Return how many requests the instances of a model and role can hold, in their batches and queues."""
+        members = [view for view in self.instances if permit_of(view) == kind and view.state != "stopped"]
+        serving = [view for view in members if view.state in SERVING] or members
+        return sum([view.max_batch_size + view.max_queue for view in serving])
 
     def observe(self, event: Event) -> None:
         in_use = self.in_use
@@ -71,6 +90,7 @@ class MaxConcurrency:
                     in_use[key] -= 1
         elif isinstance(event, InstanceChanged):  # the candidates may have changed
             self.kinds.clear()
+            self.limits.clear()
 
 
 def permit_of(view: InstanceView) -> tuple[str, str]:
