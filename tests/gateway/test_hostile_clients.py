@@ -14,7 +14,7 @@ uvloop = pytest.importorskip("uvloop", reason="the extra `gateway` is not instal
 
 from rough import ANSWER, BODY, RoughEngine, connect, http_post, read_all, reset, says, send  # noqa: E402
 
-from headway.http.wire import network_of  # noqa: E402
+from headway.http.wire import Limits, network_of  # noqa: E402
 
 POST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
 DATA = json.dumps(BODY).encode()
@@ -338,7 +338,7 @@ def test_connections_above_the_limit_are_rejected_and_logged_once(hostile, caplo
 
 
 def test_connections_of_one_address_are_limited(hostile):
-    gateway = hostile(limits={"connections": 10})  # an address may have a quarter of them
+    gateway = hostile(limits={"address_connections": 2})
     first, second = connect(gateway), connect(gateway)
     gateway.until(lambda: len(gateway.app.reception.clients) == 2)
     answer = send(gateway, b"")
@@ -350,6 +350,11 @@ def test_connections_of_one_address_are_limited(hostile):
     second.close()
     gateway.until(lambda: not gateway.app.reception.addresses)
     assert statuses(send(gateway, closing(http_post()))) == [200]
+
+
+def test_one_address_may_have_a_quarter_of_the_connections_by_default():
+    assert [Limits(connections=most).per_address for most in (100, 1000, 16_384)] == [256, 256, 4096]
+    assert Limits(connections=1000, address_connections=1000).per_address == 1000
 
 
 @pytest.mark.parametrize(

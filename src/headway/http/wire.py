@@ -19,6 +19,7 @@ from headway.http.replies import error_body, head_of
 Fields = list[tuple[bytes, bytes]]
 PIPELINED: Final = 4  # if this many requests wait on a connection, the gateway stops reading from it
 STRANGERS: Final = 64 * 1024  # when more bytes of a body than this have arrived, the client's key is checked
+LEAST_PER_ADDRESS: Final = 256  # lowest default of `address_connections`
 LINGER_S: Final = 5.0  # time that a refused client has to stop sending and to read the reason, in seconds
 MANY_FIELDS: Final = "the request has too many header fields"
 LONG_HEAD: Final = "the head of the request is too long"
@@ -47,14 +48,15 @@ class Limits(Struct, frozen=True):
         Positive | None,
         Doc(
             "open connections from one client address; the addresses of an IPv6 network (64 bits) count as one",
-            default="a quarter of `connections`",
+            default="a quarter of `connections`, but at least 256",
         ),
     ] = None
     held_bytes: Annotated[Positive, "size of all bodies in memory: those that arrive, and those in flight"] = 1 << 30
 
     @property
     def per_address(self) -> int:
-        return max(1, self.connections // 4) if self.address_connections is None else self.address_connections
+        quarter = max(LEAST_PER_ADDRESS, self.connections // 4)
+        return quarter if self.address_connections is None else self.address_connections
 
 
 class Incoming(Struct):
