@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
 import socket
 
@@ -16,6 +18,7 @@ pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
 from headway.config.section import read
 from headway.errors import HeadwayError
 from headway.gateway.engines.engine_health import Checks, HealthSettings, Pulse
+from headway.http import open_files
 
 BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}]}).encode()
 
@@ -168,3 +171,43 @@ def test_the_section_is_read_strictly():
     ):
         with pytest.raises(HeadwayError, match=message):
             read(HealthSettings, wrong, "health")
+
+
+def test_checks_can_end_and_begin_while_the_gateway_runs(live):
+    gateway = live(1, health={"interval": "20ms"})
+    engine = gateway.engines[0]
+    gateway.until(lambda: count_checks(engine) > 2)
+    checks = gateway.app.checks
+    gateway.loop.call_soon_threadsafe(checks.change, HealthSettings(path=None))
+    gateway.until(lambda: gateway.app.health.probe is None)
+    gateway.call(asyncio.sleep(0.05))
+    before = count_checks(engine)
+    gateway.call(asyncio.sleep(0.1))
+    assert count_checks(engine) == before
+    gateway.loop.call_soon_threadsafe(checks.change, HealthSettings(interval_s=0.02))
+    gateway.until(lambda: count_checks(engine) > before + 2)
+
+
+def test_no_engine_is_blamed_for_a_shortage_of_open_files(live, monkeypatch, caplog):
+    gateway = live(2, health={"failures": 1, "fall": 1, "interval": "20ms"})
+    gateway.until(lambda: all(count_checks(engine) > 1 for engine in gateway.engines))
+    full = OSError(errno.EMFILE, "Too many open files")
+
+    async def refuse(*_, **__):
+        raise full
+
+    def refuse_file(*_):
+        raise full
+
+    monkeypatch.setattr(gateway.loop, "create_connection", refuse)
+    monkeypatch.setattr(open_files.os, "open", refuse_file)
+    gateway.call(gateway.app.checks.poller.client.close())  # so that the next check needs a new connection
+    for _ in range(10):
+        assert ask(gateway)[0] == 503
+    gateway.call(asyncio.sleep(0.2))  # time for ten checks
+    assert all(view.state == "ready" for view in gateway.app.plane.views[:2])
+    assert all(backend.failures == 0 for backend in gateway.app.fleet.members)
+    shortages = [record for record in caplog.records if record.getMessage().startswith("open files: ")]
+    assert len(shortages) == 1 and "health checks fail" not in caplog.text and "ejected" not in caplog.text
+    monkeypatch.undo()
+    assert ask(gateway)[0] == 200

@@ -125,6 +125,7 @@ def test_keys_that_want_a_new_start_are_named(tmp_path: Path, caplog: pytest.Log
 SETTINGS = """
 retries: 7
 timeouts: {connect: 1s}
+health: {failures: 9, path: null}
 limits: {body_bytes: 1000}
 deadlines: {interactive: 9s}
 classes: [batch, interactive, standard]
@@ -142,7 +143,8 @@ def test_settings_that_need_no_restart_take_effect_at_once(tmp_path: Path, caplo
         app = scene.app
         scene.file.write_text(FIRST + SETTINGS)
         app.reload()
-        assert app.services.retries == 7 and app.services.timeouts.connect_s == 1.0
+        assert app.services.retries == 7 and app.services.timeouts.connect_s == app.health.timeouts.connect_s == 1.0
+        assert app.health.settings.failures == 9 and app.checks.settings.path is None
         assert app.reception.limits.body_bytes == 1000 and "both" in app.reception.chains
         assert app.intake.deadlines == {"interactive": 9 * 10**12} and not app.intake.sessions.user
         assert app.intake.ranks["batch"] == 0 and app.shutdown.lame_duck_s == 1.0 and app.access_log.share == 0.5

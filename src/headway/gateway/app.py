@@ -40,7 +40,7 @@ from headway.gateway.signals.event_listener import Listener
 from headway.gateway.signals.polled_signals import EngineSignals
 from headway.gateway.tape import Tape
 from headway.gateway.waiting import Waiting
-from headway.http.open_files import OpenFiles, fit_connections
+from headway.http.open_files import fit_connections
 from headway.http.wire import ClientConnection
 from headway.types import Json
 
@@ -105,7 +105,7 @@ class App:
         self.intake = Intake(
             clock, waiting, self.tokens, config.sessions, config.deadlines, config.classes, self.tracing
         )
-        self.open_files, self.files, self._limits = OpenFiles(), files, config.limits
+        self.open_files, self.files, self._limits = health.open_files, files, config.limits
         limits = fit_connections(config.limits, config.max_backends, files)
         self.reception = Reception(
             limits, self.intake, self.services, metrics, config.keyring, config.chains, exchange_type
@@ -129,7 +129,7 @@ class App:
             self.components.append(EtcdSource(clock, fleet, self.switch, self.signals, config.etcd, config.port))
         self.file_source: FileSource | None = None
         if config.file is not None:
-            setters = live_settings(self.services, self.intake, self.reception, self.access_log)
+            setters = live_settings(self.services, self.checks, self.intake, self.reception, self.access_log)
             setters = {**setters, "shutdown": self._set_shutdown, "limits": self._set_limits}
             self.file_source = FileSource(clock, fleet, self.switch, self.shadows, setters, config)
             self.components.append(self.file_source)

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from headway.control.flights import Answer, Flight, Queued, TimedOut
 from headway.http.answer_tally import AnswerTally
+from headway.http.open_files import NO_FILES
 from headway.http.replies import RETRY_AFTER_S, TRY_LATER, error_body, error_event
 from headway.http.upstream import (
     FRAMING,
@@ -166,7 +167,11 @@ class Exchange:
         try:
             upstream = await connect(self.services.clock.loop, backend, self.services.timeouts.connect_s)
         except Exception as error:  # catch every exception: otherwise the client would get no answer
-            if not self.over and flight is self.flight:
+            if self.over or flight is not self.flight:
+                return
+            if self.services.health.open_files.are_short(error):  # neither this engine's fault nor better elsewhere
+                self.refuse(503, NO_FILES, outcome="failed")
+            else:
                 self.on_broken(None, f"no connection ({type(error).__name__})")
             return
         if self.over or flight is not self.flight:

@@ -10,6 +10,7 @@ from headway.http.server_log import change_log
 
 if TYPE_CHECKING:
     from headway.gateway.config import Config
+    from headway.gateway.engines.engine_health import Checks
     from headway.gateway.exchange import Services
     from headway.gateway.observing.access_log import AccessLog
     from headway.gateway.reception import Reception
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     Setters = Mapping[str, Callable[[Config], None]]
 
 
-def live_settings(services: Services, intake: Intake, reception: Reception, access_log: AccessLog) -> Setters:
+def live_settings(
+    services: Services, checks: Checks, intake: Intake, reception: Reception, access_log: AccessLog
+) -> Setters:
     """Return the keys of the file that can change while the gateway runs, each with the function that puts its new
     value in force. A request in flight keeps the limits and the chain of models with which it began."""
 
@@ -40,6 +43,9 @@ def live_settings(services: Services, intake: Intake, reception: Reception, acce
     def set_timeouts(config: Config) -> None:
         services.timeouts = services.health.timeouts = config.timeouts
 
+    def set_health(config: Config) -> None:
+        checks.change(config.health)
+
     def set_retries(config: Config) -> None:
         services.retries = config.retries
 
@@ -57,6 +63,7 @@ def live_settings(services: Services, intake: Intake, reception: Reception, acce
         "sessions": set_sessions,
         "timeouts": set_timeouts,
         "retries": set_retries,
+        "health": set_health,
         "log": set_log,
         "cascade": set_cascade,
     }

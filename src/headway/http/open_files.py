@@ -17,6 +17,7 @@ SHORTAGES: Final = (errno.EMFILE, errno.ENFILE)  # the limit of the process, and
 EACH: Final = 2  # open files of a client's connection: its own socket, and the socket of an engine
 OWN: Final = 128  # open files of the process itself: log, journal, records, listeners, admin API, etcd, threads
 PER_ENGINE: Final = 4  # open files for health checks and metrics of an engine
+NO_FILES: Final = "the gateway cannot open more connections"  # message to clients
 log = logging.getLogger("headway.gateway")
 
 

@@ -22,6 +22,7 @@ from msgspec import Meta, Struct
 
 from headway.config.keys import PositiveSeconds
 from headway.gateway.engines.follower import Follower, Poller, PollFailed, turn
+from headway.http.open_files import NO_FILES, OpenFiles
 
 if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend, Fleet
@@ -104,19 +105,34 @@ class Checks:
         await self.follower.stop()
 
     async def _follow(self, backend: Backend) -> None:
-        interval, pulse = self.settings.interval_s, self.pulses[backend]
-        soon = min(interval, SOON_S)
-        await asyncio.sleep(soon * turn(backend))
+        pulse = self.pulses[backend]
+        await asyncio.sleep(min(self.settings.interval_s, SOON_S) * turn(backend))
         while True:
+            interval = self.settings.interval_s
+            soon = min(interval, SOON_S)
             pulse.began = self.clock.seconds()
             why = await self.check(backend)
-            if pulse.turned(not why, self.settings.fall, self.settings.rise):
+            if why != NO_FILES and pulse.turned(not why, self.settings.fall, self.settings.rise):
                 log.warning("%s: %s", backend.name, f"health checks fail: {why}" if why else "health checks pass again")
                 self.fleet.ready(backend.name, not why, why, CHECK)
             left = pulse.began + (interval if pulse.up and not pulse.row else soon) - self.clock.seconds()
             pulse.early.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(pulse.early.wait(), max(0.0, left))
+
+    def change(self, settings: HealthSettings) -> None:
+        """Use other settings from now on."""
+        before, self.settings, self.health.settings = self.settings.path, settings, settings
+        self.poller.client.timeout_s = settings.timeout_s
+        if before is not None and settings.path is None:
+            self.clock.spawn(self._end())
+        elif before is None and settings.path is not None:
+            self.clock.spawn(self.start())
+
+    async def _end(self) -> None:
+        await self.stop()
+        for backend in self.fleet.members:
+            self.fleet.ready(backend.name, True, reporter=CHECK)
 
     def suspect(self, backend: Backend) -> None:
         """Check an engine soon, because it sends nothing."""
@@ -125,11 +141,16 @@ class Checks:
             pulse.early.set()
 
     async def check(self, backend: Backend) -> str:
-        """Return why the check failed; "" if it passed. A 404 passes: the engine answers, but has no such path."""
-        assert self.settings.path is not None
+        """Return why the check failed; "" if it passed. A 404 passes: the engine answers, but has no such path. The
+        result NO_FILES says nothing about the engine."""
+        path = self.settings.path
+        if path is None:  # a reload has ended the checks
+            return ""
         try:
-            status = await self.poller.status(backend, self.settings.path)
+            status = await self.poller.status(backend, path)
         except PollFailed as error:
+            if self.health.open_files.are_short(error):
+                return NO_FILES
             backend.unanswered = True
             return str(error)
         except Exception as error:  # an uncaught exception would end the checks of this engine
@@ -144,6 +165,7 @@ class Health:
         self.clock, self.fleet, self.settings, self.timeouts = clock, fleet, settings, timeouts
         self.probe: Probe | None = None  # checks an ejected engine: returns why it cannot serve yet, or ""
         self.suspect: Callable[[Backend], None] = lambda backend: None  # checks a silent engine soon
+        self.open_files = OpenFiles()
         self._swept = clock.seconds()
 
     # --- outcomes of requests ----------------------------------------------------------------------------------------

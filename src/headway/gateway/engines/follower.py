@@ -32,7 +32,7 @@ class Poller:
         try:
             return await self.client.get_status(*_url_and_headers(backend, path))
         except NoAnswer as error:
-            raise PollFailed(str(error)) from None
+            raise PollFailed(str(error)) from error.error
 
     async def text(self, backend: Backend, path: str) -> str:
         try:

@@ -30,6 +30,7 @@ class Leg:
         self.status = self._size = 0
         self.over = self.until_close = self.complete = False
         self.why = ""
+        self.error: Exception | None = None  # the reason why no connection could be opened
         self.sent, self.since = False, 0.0  # part of `Owed`: the client never receives this answer
         self._data, self._on_end = data, on_end
         self._payload: Payload | None = None
@@ -50,6 +51,7 @@ class Leg:
         try:
             upstream = await connect(self.clock.loop, self.backend, self.connect_s)
         except Exception as error:
+            self.error = error
             self.on_broken(None, f"no connection ({type(error).__name__})")
             return
         if self.over:

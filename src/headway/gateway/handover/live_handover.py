@@ -144,7 +144,7 @@ class Handing:
     def _on_leg_end(self, leg: Leg) -> None:
         if leg.complete:
             self.services.health.record_status(self.prefill, leg.status)
-        else:
+        elif leg.error is None or not self.services.health.open_files.are_short(leg.error):
             self.services.health.record_failure(self.prefill, leg.why)
         if not self.over:
             self.on_prompt(leg)
