@@ -232,6 +232,25 @@ def test_the_summary_tells_gains_figures_and_what_went_wrong_in_the_worst_case(c
     assert "worst case:" not in plain.summary and plain.fitness == result.fitness
 
 
+def test_a_search_is_told_only_to_change_its_own_stages() -> None:
+    workloads = {"crowded": {"requests": 120, "rate": "200/s", "prompt_tokens": 2000, "output_tokens": 40}}
+    made = suite(
+        workloads=workloads,
+        train=[{"workload": "crowded", "seeds": [1]}],
+        validation=[{"workload": "crowded", "seeds": [2]}],
+        held_out=[{"workload": "crowded", "seeds": [3, 4]}],
+    )
+    whole = Bundle.of("whole", routing="always-busiest", admission="always", scheduler="fcfs")
+
+    def stages(**how: Any) -> set[str]:
+        return set(re.findall(r"(?m)^- (\w+): .* It should improve ", evaluate(whole, made, **how).summary))
+
+    shared = Cache()
+    assert stages(may=["routing"], cache=shared) == {"Routing"}
+    assert stages(may=["admission"], cache=shared) <= {"Admission"}  # not the text of the other stages
+    assert "Routing" in stages(cache=shared) <= {"Routing", "Admission", "Scheduler"}
+
+
 def test_a_summary_has_nothing_that_a_filter_for_secrets_would_blank() -> None:
     text = harmless("token: 847, Token=3, tokens: 5, password: x, " + "a1" * 20 + " " + "b" * 31)
     assert not re.search(r"[A-Za-z0-9]{32,}", text)

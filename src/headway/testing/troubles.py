@@ -17,10 +17,11 @@ from headway.results.findings import ROLES, first_cause
 from headway.results.findings.observed import SYMPTOM, Observed
 from headway.results.records import NOTE, Finding
 from headway.results.result import Result
+from headway.testing.follow import effects, follow
 from headway.testing.planted import TROUBLES
 from headway.testing.planted.trouble import DROP, NONE, SEVERITIES, Trouble, changed
 
-__all__ = ["DROP", "NONE", "SEVERITIES", "TROUBLES", "Diagnosis", "Trouble", "changed", "diagnose", "table"]
+__all__ = ["DROP", "NONE", "SEVERITIES", "TROUBLES", "Diagnosis", "Trouble", "changed", "diagnose", "follow", "table"]
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
@@ -123,6 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--severity", action="append", choices=(NONE, *SEVERITIES), help="run only this severity")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="run each with the seeds 0 to N - 1")
     parser.add_argument("--details", action="store_true", help="print a line for each run in place of the table")
+    parser.add_argument("--follow", action="store_true", help="follow the first suggestion, and print its effect")
     options = parser.parse_args(arguments)
     try:
         troubles = [named(name) for name in options.trouble] if options.trouble else list(TROUBLES)
@@ -133,14 +135,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         (trouble, severity, seed) for trouble in troubles for severity in severities for seed in range(options.seeds)
     ]
     diagnoses = []
+    followed = []
     for place, (trouble, severity, seed) in enumerate(cases, 1):
         print(f"\r{place} of {len(cases)}: {trouble.name} {severity}\x1b[K", end="", file=sys.stderr, flush=True)
+        if options.follow:
+            followed.append(follow(trouble, severity, seed))
+            continue
         diagnoses.append(diagnose(trouble, severity, seed))
         if options.details:
             print("\r\x1b[K", end="", file=sys.stderr)
             print(_line(diagnoses[-1]), flush=True)
     print("\r\x1b[K", end="", file=sys.stderr)
-    if not options.details:
+    if options.follow:
+        print(effects(followed))
+    elif not options.details:
         print(table(diagnoses))
 
 

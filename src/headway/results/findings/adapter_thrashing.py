@@ -14,22 +14,19 @@ There is one finding if it explains at least `LEAST` of the loss. Severity: the 
 the counted requests.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, cast
 
 from headway.config.units import duration_ps
 from headway.results.findings.observed import CAUSE, Observed, busiest, duration, examples, many, percent
+from headway.results.findings.remedies import adapter_affinity, more_replicas, set_to
 from headway.results.loss import tokens_of
 from headway.results.occupancy import WAITED_FOR, Occupancy, Weights
-from headway.results.records import Finding
+from headway.results.records import Finding, Suggestion
 
 KIND: Final = "adapter_thrashing"
 ROLE: Final = CAUSE
 AREA: Final = "routing"
-ADVICE: Final = (
-    "Routing: instances load adapters again and again; send each adapter to few instances (scorer adapter-affinity), or"
-    " raise adapters.slots."
-)
 ORDER: Final = 22
 AGAIN: Final = 3
 LONG: Final = 0.8
@@ -54,6 +51,14 @@ def find(run: Observed) -> list[Finding]:
     if explains < LEAST or len(claims) < FEWEST:
         return []
     return [_finding(run, thrashing, claims, explains)]
+
+
+def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
+    reason = ", so that instances keep the adapters of their requests"
+    slots = min(finding.evidence["adapters"], 2 * finding.evidence["slots"])
+    yield from adapter_affinity(run)
+    yield from set_to(run, finding, "adapters.slots", slots, reason)
+    yield from more_replicas(run, finding)
 
 
 def names_of(run: Observed) -> Sequence[str]:

@@ -17,23 +17,20 @@ There is one finding for each of the two if it explains at least `LEAST` of the 
 explains, as a fraction of the counted requests.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from headway import latency
 from headway.errors import HeadwayError
 from headway.latency import LatencyModel
 from headway.results.findings.observed import CAUSE, Observed, busiest, examples, many, percent
+from headway.results.findings.remedies import balance, more_replicas, reject_late, set_to
 from headway.results.occupancy import PREFILL, Occupancy
-from headway.results.records import Finding
+from headway.results.records import Finding, Suggestion
 
 KIND: Final = "chunk_size"
 ROLE: Final = CAUSE
 AREA: Final = "scheduling"
-ADVICE: Final = (
-    "Scheduling: the token budget of a step does not fit the prompts; raise max_batch_tokens if prompts take many"
-    " steps, or lower it if decodes stall behind long chunks."
-)
 ORDER: Final = 21
 BUDGETS: Final = (2, 4, 8)
 WASTE: Final = 0.25
@@ -105,6 +102,14 @@ def find(run: Observed) -> list[Finding]:
         for kind, found in claims.items()
         if run.loss.claim(found) >= LEAST and sum(claim > 0 for claim in found.values()) >= FEWEST
     ]
+
+
+def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
+    reason = "a step computes more of a prompt" if finding.evidence["chunks"] == SMALL else "steps are shorter"
+    yield from set_to(run, finding, "max_batch_tokens", finding.evidence["better"], f", so that {reason}")
+    yield from more_replicas(run, finding)
+    yield from balance(run)
+    yield from reject_late(run)
 
 
 def _engine(run: Observed, instance: int, occupancy: Occupancy, at: int, until: int) -> Engine | None:

@@ -13,21 +13,18 @@ at least `HITS`. Severity: the loss that it explains, as a fraction of the count
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from headway.results.findings.observed import CAUSE, Observed, busiest, examples, many, moment, percent
+from headway.results.findings.remedies import balance, cached_prefixes, more_replicas, reject_late
 from headway.results.occupancy import PREFILL, WAITED_FOR, Occupancy
-from headway.results.records import Blame, Finding
+from headway.results.records import Blame, Finding, Suggestion
 from headway.types import SERVING
 
 KIND: Final = "cold_cache"
 ROLE: Final = CAUSE
 AREA: Final = "caching"
-ADVICE: Final = (
-    "Caching: new instances compute prompts that others have cached; route by prefix (prefix-affinity), add replicas"
-    " one at a time, or let them load prefixes from a shared tier."
-)
 ORDER: Final = 19
 HITS: Final = 0.2
 CHUNK: Final = 20
@@ -65,6 +62,13 @@ def find(run: Observed) -> list[Finding]:
     if explains < LEAST or len(claims) < FEWEST:
         return []
     return [_finding(run, starts, cold, claims, explains, usual)]
+
+
+def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
+    yield from cached_prefixes(run)
+    yield from more_replicas(run, finding)
+    yield from balance(run)
+    yield from reject_late(run)
 
 
 def new_instances(run: Observed) -> dict[int, int]:

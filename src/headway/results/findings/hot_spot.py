@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from headway.results.findings.observed import CAUSE, Observed, many, runs, seconds, span, worst
-from headway.results.findings.remedies import balance, fresher_signals, more_replicas
-from headway.results.records import Blame, Finding, Suggestion
+from headway.results.findings.remedies import EXACT, balance, fresher_signals, more_replicas, name_of
+from headway.results.records import ROUTING, Blame, Finding, Suggestion
 from headway.results.time_grid import Grid, SpanSums
 from headway.results.time_split import QUEUED
 from headway.types import PS_PER_SECOND, SERVING
@@ -57,7 +57,8 @@ def find(run: Observed) -> list[Finding]:
 def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
     yield from balance(run)
     yield from fresher_signals(run)
-    yield from more_replicas(run, finding)
+    if name_of(run, ROUTING) in EXACT:  # with another policy, new instances would not get these requests
+        yield from more_replicas(run, finding)
 
 
 def sum_by_slice(grid: Grid, spans: Iterable[tuple[int, int]]) -> list[int]:

@@ -13,21 +13,18 @@ There is one finding if it explains at least `LEAST` of the loss. Severity: the 
 the counted requests.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from headway.results.findings.observed import CAUSE, Observed, busiest, examples, many, moment, percent
-from headway.results.records import Blame, Finding
+from headway.results.findings.remedies import balance, more_replicas, more_retries, reject_late
+from headway.results.records import Blame, Finding, Suggestion
 from headway.results.sample import MISSED, UNCOUNTED
 from headway.types import SERVING
 
 KIND: Final = "instance_failure"
 ROLE: Final = CAUSE
 AREA: Final = "capacity"
-ADVICE: Final = (
-    "Capacity: an instance failed and the others could not take its load; keep a spare replica, restart faster, or"
-    " reject early while it is down (admission deadline)."
-)
 ORDER: Final = 20
 ENOUGH: Final = 20
 LEAST: Final = 0.1
@@ -54,6 +51,13 @@ def find(run: Observed) -> list[Finding]:
     if explains < LEAST or len(claims) < FEWEST:
         return []
     return [_finding(run, outages, claims, blame, explains)]
+
+
+def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
+    yield from more_replicas(run, finding)
+    yield from more_retries(run)
+    yield from balance(run)
+    yield from reject_late(run)
 
 
 def _outages(run: Observed) -> list[Outage]:

@@ -27,7 +27,7 @@ from headway.results.findings.observed import (
     span,
     worst,
 )
-from headway.results.findings.remedies import faster_link, more_instances
+from headway.results.findings.remedies import faster_link
 from headway.results.records import Blame, Finding, Suggestion
 from headway.types import PS_PER_SECOND, Json
 
@@ -119,7 +119,6 @@ def find(run: Observed) -> list[Finding]:
 
 def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
     yield from faster_link(run, finding)
-    yield from more_instances(run, finding, "prefill")  # each prefill instance has its own link
 
 
 def _transfers(run: Observed) -> dict[int, list[Transfer]]:

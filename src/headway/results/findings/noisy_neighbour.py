@@ -11,21 +11,19 @@ counted requests.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Final
 
 from headway.results.findings import runaway_session, tenant_burst
 from headway.results.findings.bottleneck import main_resource
 from headway.results.findings.observed import CAUSE, Observed, examples, many, percent, worst
+from headway.results.findings.remedies import fair_queue, limit_tenant, more_replicas, reject_late
 from headway.results.occupancy import DECODE, KV, PREFILL, SLOTS, Occupancy
-from headway.results.records import Blame, Finding
+from headway.results.records import Blame, Finding, Suggestion
 
 KIND: Final = "noisy_neighbour"
 ROLE: Final = CAUSE
 AREA: Final = "fairness"
-ADVICE: Final = (
-    "Fairness: one tenant takes most of the capacity; limit it (admission tenant-fair, or token-bucket with per:"
-    " tenant), or share by tenant (scheduler fair)."
-)
 ORDER: Final = 16
 LEAST_SHARE: Final = 0.4
 EXCESS: Final = 1.2
@@ -57,6 +55,14 @@ def find(run: Observed) -> list[Finding]:
         if share >= max(LEAST_SHARE, EXCESS / len(run.tenants)) and _load(run, occupancy, tenant, blame) >= LEAST_LOAD:
             findings.append(_finding(run, tenant, blame, share))
     return worst(findings)
+
+
+def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
+    prompts = finding.resource == "prefill"  # the scheduler shares prompt tokens fairly, but not the batch
+    yield from (fair_queue(run) if prompts else limit_tenant(run, finding.evidence["tenant"]))
+    yield from (limit_tenant(run, finding.evidence["tenant"]) if prompts else fair_queue(run))
+    yield from more_replicas(run, finding)
+    yield from reject_late(run)
 
 
 def _load(run: Observed, occupancy: Occupancy, tenant: int, blame: dict[int, float]) -> float:

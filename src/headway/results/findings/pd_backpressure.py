@@ -58,8 +58,8 @@ def find(run: Observed) -> list[Finding]:
 
 
 def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
-    yield from more_replicas(run, finding, "decode")
     yield from more_incoming(run, finding)
+    yield from more_replicas(run, finding, "decode")
     yield from balance(run)
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from headway.results.findings.observed import CAUSE, Observed, examples, many, seconds, span, worst
-from headway.results.findings.remedies import hold_back, larger_cache, more_replicas, scaled, use
-from headway.results.records import ROUTING, Blame, Finding, Preemption, Suggestion, group_by
+from headway.results.findings.remedies import balance, larger_cache, limit_rate, more_replicas, scaled
+from headway.results.records import Blame, Finding, Preemption, Suggestion, group_by
 from headway.types import PS_PER_SECOND
 
 KIND: Final = "preemption_storm"
@@ -37,8 +37,8 @@ def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
     reason = ", so that fewer requests share the KV cache"
     yield from scaled(run, finding, "max_batch_size", 0.5, reason, figure="rates.preemptions_per_request")
     yield from more_replicas(run, finding)
-    yield from use(run, ROUTING, "least-kv", ", which avoids instances with few free KV blocks")
-    yield from hold_back(run)
+    yield from balance(run)
+    yield from limit_rate(run)
 
 
 def _storms(times: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -42,7 +42,8 @@ def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
     else:
         for each in use(run, SCHEDULER, "priority", f"{reason}, with the priority policy by-class", figure):
             yield replace(each, change={**each.change, "policies.priority": "by-class"})
-    yield from use(run, PRIORITY, "by-class", reason, figure)
+    if name_of(run, SCHEDULER) == "priority":
+        yield from use(run, PRIORITY, "by-class", reason, figure)
     aging = policy(run, SCHEDULER).get("aging")
     if name_of(run, SCHEDULER) == "priority" and isinstance(aging, int | float) and aging > 0:
         text = f"Scheduler: lower aging from {aging:g} to {aging / 10:g}, so that waiting counts less than the class."

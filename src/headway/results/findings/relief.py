@@ -15,16 +15,20 @@ from headway.results.findings.remedies import (
     faster_link,
     faster_tiers,
     hit_ratio,
-    hold_back,
     larger_cache,
+    limit_rate,
     more_incoming,
     more_replicas,
+    pool_of,
     reject_late,
     scaled,
     use,
     wider_limits,
 )
-from headway.results.records import ROUTING, SCHEDULER, Finding, Suggestion
+from headway.results.records import SCHEDULER, Finding, Suggestion
+
+SMALL_BATCH: Final = 128
+QUICK: Final = 0.98  # from this fraction of requests within their TPOT target on, larger batches are acceptable
 
 
 def relieve(run: Observed, finding: Finding, resource: str) -> Iterator[Suggestion]:
@@ -35,15 +39,20 @@ def relieve(run: Observed, finding: Finding, resource: str) -> Iterator[Suggesti
 def _kv(run: Observed, finding: Finding) -> Iterator[Suggestion]:
     yield from larger_cache(run, finding)
     yield from more_replicas(run, finding)
-    yield from use(run, ROUTING, "least-kv", ", which avoids instances with few free KV blocks")
-    yield from hold_back(run)
+    yield from balance(run)
+    yield from limit_rate(run)
     yield from reject_late(run)
 
 
 def _slots(run: Observed, finding: Finding) -> Iterator[Suggestion]:
-    yield from scaled(run, finding, "max_batch_size", 2, ", so that more requests run at a time")
+    larger = scaled(run, finding, "max_batch_size", 2, ", so that more requests run at a time")
+    quick = (run.summary["slo"].get("tpot_attainment") or 1.0) >= QUICK  # otherwise larger batches slow decode down
+    pool = pool_of(run, finding)
+    if quick and pool is not None and (pool.get("max_batch_size") or 0) <= SMALL_BATCH:
+        yield from larger
     yield from more_replicas(run, finding)
     yield from balance(run)
+    yield from limit_rate(run)
     yield from reject_late(run)
 
 
@@ -51,20 +60,19 @@ def _prefill(run: Observed, finding: Finding) -> Iterator[Suggestion]:
     if hit_ratio(run) >= CACHED:
         yield from cached_prefixes(run)
     yield from more_replicas(run, finding)
-    yield from scaled(run, finding, "max_batch_tokens", 2, ", so that a step computes more of the prompts")
     yield from balance(run)
     yield from reject_late(run)
+    yield from limit_rate(run)
     yield from use(run, SCHEDULER, "shortest-prefill", ", which starts the most requests early")
 
 
 def _decode(run: Observed, finding: Finding) -> Iterator[Suggestion]:
     figure = aim(run, TPOT)
     yield from more_replicas(run, finding, "decode", figure)
-    reason = ", so that prefill slows decode down less"
-    yield from scaled(run, finding, "max_batch_tokens", 0.5, reason, role="decode", figure=figure)
+    yield from balance(run, figure)
+    yield from limit_rate(run)
     reason = ", so that steps are shorter"
     yield from scaled(run, finding, "max_batch_size", 0.5, reason, role="decode", figure=figure)
-    yield from balance(run, figure)
     yield from reject_late(run)
 
 
@@ -94,8 +102,8 @@ def _replicas(run: Observed, finding: Finding) -> Iterator[Suggestion]:
 
 
 def _handover(run: Observed, finding: Finding) -> Iterator[Suggestion]:
-    yield from more_replicas(run, finding, "decode")
     yield from more_incoming(run, finding)
+    yield from more_replicas(run, finding, "decode")
     yield from balance(run)
 
 

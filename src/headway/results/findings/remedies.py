@@ -4,7 +4,8 @@ Each function yields suggestions, best first. It yields none if the change does 
 already in use, if the run has no such setting, or if the run is live traffic, whose engines have no settings here.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from headway import latency
 from headway.config.units import bandwidth, duration_ps, duration_text
 from headway.policies import registry
 from headway.policies.registry import DEFAULT_POLICIES
-from headway.results.findings.observed import Observed
+from headway.results.findings.observed import Observed, seconds
 from headway.results.recorder import COMPLETED
 from headway.results.records import ADMISSION, CLUSTER, ENGINE, FLOW, ROUTING, SCALING, SCHEDULER, Finding, Suggestion
 from headway.types import Json
@@ -25,8 +26,10 @@ TTFT: Final = "latency.ttft.p99"
 TPOT: Final = "latency.tpot.p99"
 MORE: Final = 1.5  # smallest factor by which to raise the number of replicas
 MOST: Final = 4.0  # largest overload that a suggestion assumes
+LEAST_REJECTED: Final = 0.1  # smallest fraction of the requests that a limit of the rate should reject
 HEADROOM: Final = 1.25  # replicas to add beyond what the overload needs
 CACHED: Final = 0.05  # smallest fraction of cached prompt tokens for which routing should consider the cache
+MOSTLY_CACHED: Final = 0.3
 # Policies that balance the load by counts that are never stale.
 EXACT: Final = ("least-loaded", "power-of-two", "load-only", "lmetric", "lmetric-plus-one", "least-prefill-work")
 # Parameters that limit how many requests leave the router.
@@ -126,6 +129,12 @@ def name_of(run: Observed, stage: str) -> str:
     return str(policy(run, stage).get("name", ""))
 
 
+def default(stage: str, name: str, parameter: str) -> Any:
+    """Return the default value of a policy's parameter."""
+    parameters = registry.find(stage, name, f"policies.{stage}").parameters
+    return next(each.default for each in parameters if each.name == parameter)
+
+
 def disaggregated(run: Observed) -> bool:
     return any(pool.path != pool.deployment for pool in pools(run).values())
 
@@ -203,7 +212,8 @@ def more_instances(run: Observed, finding: Finding, role: str = "", figure: str 
     if pool is None:
         return
     now = pool.get("instances")
-    replicas = ceil(now * max(MORE, HEADROOM * overload(run)))
+    reached = [event.after for event in run.result.scaling_events if pool.get("max_replicas") is not None]
+    replicas = max(ceil(now * max(MORE, HEADROOM * overload(run))), *reached, 1)
     change: Json = {f"{pool.path}.instances": replicas}
     if pool.path != pool.deployment:
         halves = [each for each in pools(run).values() if each.deployment == pool.deployment]
@@ -229,6 +239,7 @@ def faster_link(run: Observed, finding: Finding) -> Iterator[Suggestion]:
         speed = factor * bandwidth(transfer["bandwidth"], path)
         text = f"Cluster: use links that are {factor} times as fast ({path}.bandwidth: {_speed(speed)})."
         yield Suggestion(CLUSTER, {f"{path}.bandwidth": _speed(speed)}, figure, text)
+    yield from more_instances(run, finding, "prefill")  # each prefill instance has its own link
     if transfer.get("pipelined") is False:
         text = f"Cluster: transfer each chunk of a prompt when it is computed ({path}.pipelined)."
         yield Suggestion(CLUSTER, {f"{path}.pipelined": True}, figure, text)
@@ -274,8 +285,10 @@ def kv_events(run: Observed) -> Iterator[Suggestion]:
 
 
 def fresher_signals(run: Observed) -> Iterator[Suggestion]:
-    """Suggest that the router polls the instances ten times as often."""
+    """Suggest that the router polls the instances more often, if its policy reads what they report."""
     interval = run.scenario.get("signals", {}).get("poll_interval")
+    if not any(entry.reported for entry in registry.entries(ROUTING, name_of(run, ROUTING))):
+        return
     if not isinstance(interval, str) or interval in ("0s", "50ms"):
         return
     text = f"Cluster: poll the instances every 50 ms instead of {interval} (signals.poll_interval)."
@@ -311,11 +324,20 @@ def scaled(
     now = None if pool is None else _setting(pool.settings, key)
     if pool is None or not isinstance(now, int) or isinstance(now, bool):
         return
-    value = max(1, round(now * factor))
-    verb = "raise" if factor > 1 else "lower"
+    yield from set_to(run, finding, key, max(1, round(now * factor)), reason, role=role, figure=figure)
+
+
+def set_to(
+    run: Observed, finding: Finding, key: str, value: int, reason: str, *, role: str = "", figure: str = ""
+) -> Iterator[Suggestion]:
+    """Suggest a value of a setting of the instances. `reason` ends the sentence."""
+    pool = pool_of(run, finding, role)
+    now = None if pool is None else _setting(pool.settings, key)
+    if pool is None or not isinstance(now, int) or value == now:
+        return
+    verb = "raise" if value > now else "lower"
     text = f"Engine: {verb} {key} from {now} to {value} ({pool.path}.{key}){reason}."
-    if value != now:
-        yield Suggestion(ENGINE, {f"{pool.path}.{key}": value}, figure or aim(run), text)
+    yield Suggestion(ENGINE, {f"{pool.path}.{key}": value}, figure or aim(run), text)
 
 
 def larger_cache(run: Observed, finding: Finding, role: str = "", figure: str = "") -> Iterator[Suggestion]:
@@ -353,7 +375,7 @@ def use(run: Observed, stage: str, name: str, reason: str, figure: str = "", **p
     spec: Any = {"name": name, **parameters} if parameters else name
     settings = ", ".join(f"{key} {_words(value)}" for key, value in parameters.items())
     text = f"{stage.capitalize()}: use {name}{f' ({settings})' if settings else ''}{reason}."
-    if stage == ADMISSION and (now := policy(run, ADMISSION)).get("name") not in ("always", name):
+    if stage == ADMISSION and (now := policy(run, ADMISSION)).get("name") not in ("always", name) and name != "always":
         spec = {"name": "all-of", "policies": [now, spec]}
         text = text.replace(": use ", f": in addition to {now['name']}, use ", 1)
     yield Suggestion(stage, {f"policies.{stage}": spec}, figure or aim(run), text)
@@ -403,9 +425,10 @@ def cached_prefixes(run: Observed, figure: str = "") -> Iterator[Suggestion]:
 
 
 def reject_late(run: Observed) -> Iterator[Suggestion]:
-    """Suggest admission that rejects the requests that cannot meet their TTFT target."""
+    """Suggest admission that rejects the requests that cannot meet their TTFT target. This policy assumes that no token
+    is cached, so it does not suit a run with many cached tokens."""
     target = run.facts.slo.ttft_ps
-    if target is None or name_of(run, ADMISSION) == "deadline":
+    if target is None or name_of(run, ADMISSION) == "deadline" or hit_ratio(run) >= MOSTLY_CACHED:
         return
     within = duration_text(target)
     reason = f", which rejects requests that would not get their first token within {within}"
@@ -415,12 +438,14 @@ def reject_late(run: Observed) -> Iterator[Suggestion]:
 
 
 def fair_queue(run: Observed, figure: str = "") -> Iterator[Suggestion]:
-    """Suggest that tenants take turns at the router and at the instances."""
-    if len(tenants_of(run)) < 2:
-        return
-    if name_of(run, SCHEDULER) != "fair":
+    """Suggest that the tenants take turns at the instances."""
+    if len(tenants_of(run)) >= 2 and name_of(run, SCHEDULER) != "fair":
         yield from use(run, SCHEDULER, "fair", ", so that the tenants take turns in each instance", figure)
-    if name_of(run, FLOW) == "none":
+
+
+def take_turns(run: Observed, figure: str = "") -> Iterator[Suggestion]:
+    """Suggest that the tenants take turns at the router."""
+    if len(tenants_of(run)) >= 2 and name_of(run, FLOW) == "none":
         reason = ", so that the tenants take turns at the router while instances are full"
         yield from use(run, FLOW, "bands", reason, figure, fairness="round-robin")
 
@@ -449,18 +474,55 @@ def adapter_affinity(run: Observed) -> Iterator[Suggestion]:
     yield Suggestion(ROUTING, {"policies.routing": spec}, aim(run), text)
 
 
-def wider_limits(run: Observed) -> Iterator[Suggestion]:
+def wider_limits(run: Observed, stages: Iterable[str] = (FLOW, ADMISSION)) -> Iterator[Suggestion]:
     """Suggest twice the limits of flow control and admission, which hold requests back at the router."""
-    for stage, keys in LIMITS.items():
+    for stage in stages:
         now = policy(run, stage)
-        limits = {key: now[key] for key in keys if isinstance(now.get(key), int | float) and now[key]}
+        limits = {key: now[key] for key in LIMITS[stage] if isinstance(now.get(key), int | float) and now[key]}
         if limits:
             words = " and ".join(f"{key} from {value:g} to {2 * value:g}" for key, value in limits.items())
             change = {f"policies.{stage}.{key}": 2 * value for key, value in limits.items()}
             yield Suggestion(stage, change, aim(run), f"{stage.capitalize()}: raise {words}.")
 
 
-def hold_back(run: Observed) -> Iterator[Suggestion]:
-    """Suggest that the router keeps requests back while the KV caches are full."""
-    if name_of(run, FLOW) == "none":
-        yield from use(run, FLOW, "bands", ", which keeps requests at the router while KV caches are full")
+def limit_rate(run: Observed) -> Iterator[Suggestion]:
+    """Suggest that admission rejects the requests that the cluster cannot complete, if these are fewer than the late
+    ones, and if no autoscaler adapts the cluster to the load."""
+    arrivals = run.requests.arrival_ps
+    length = seconds(arrivals[len(arrivals) - 1] - run.started_ps) if len(arrivals) else 0.0
+    rejected = 1 - 1 / overload(run)
+    if length and LEAST_REJECTED <= rejected < run.loss.late_share and not run.result.scaling_events:
+        rate = len(arrivals) / length / overload(run)
+        yield from _bucket(run, "all", rate, ", which rejects the requests that the cluster cannot complete")
+
+
+def limit_tenant(run: Observed, tenant: str) -> Iterator[Suggestion]:
+    """Suggest that admission limits the prompt tokens of each tenant to half of what this one sends, or to what any
+    other one sends if that is more."""
+    sent = Counter[int]()
+    for code, tokens in run.requests.select("tenant", "prompt_tokens"):
+        sent[code] += tokens
+    own = next((code for code, name in run.tenants.items() if name == tenant), -1)
+    most = max((tokens for code, tokens in sent.items() if code != own), default=0)
+    length = seconds(run.requests.arrival_ps[len(run.requests) - 1] - run.started_ps) if sent else 0.0
+    limit = max(most, sent[own] / 2)
+    rejected = (1 - limit / sent[own]) * run.requests.tenant[:].count(own) / len(run.requests) if sent[own] else 0.0
+    if length and 0 < rejected < run.loss.late_share:
+        rate = limit / length
+        yield from _bucket(run, "tenant", rate, f", which limits the prompt tokens of {tenant}", by="tokens")
+    else:
+        reason = ", which limits each tenant to its part of the requests in flight"
+        yield from use(run, ADMISSION, "tenant-fair", reason)
+
+
+def _bucket(run: Observed, per: str, rate: float, reason: str, **more: Any) -> Iterator[Suggestion]:
+    rate = round(rate, 1) or 0.1
+    yield from use(run, ADMISSION, "token-bucket", reason, per=per, rate=rate, burst=max(1, round(2 * rate)), **more)
+
+
+def more_retries(run: Observed) -> Iterator[Suggestion]:
+    """Suggest that requests are retried if their instance loses them."""
+    retries = run.scenario.get("retries", 0)
+    if isinstance(retries, int) and run.summary["requests"]["failed"] and not run.scenario.get("live"):
+        text = f"Cluster: retry a request that its instance lost up to {retries + 2} times (retries)."
+        yield Suggestion(CLUSTER, {"retries": retries + 2}, "requests.failed", text)

@@ -9,23 +9,20 @@ finding explains, as a fraction of the counted requests.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from heapq import nlargest
 from statistics import median_low
 from typing import Final, cast
 
 from headway.results.findings.bottleneck import main_resource
 from headway.results.findings.observed import CAUSE, Observed, examples, many, moment, percent, worst
+from headway.results.findings.remedies import fair_queue, limit_tenant, more_replicas, use
 from headway.results.occupancy import WAITED_FOR, Occupancy
-from headway.results.records import Blame, Finding
+from headway.results.records import SCHEDULER, Blame, Finding, Suggestion
 
 KIND: Final = "runaway_session"
 ROLE: Final = CAUSE
 AREA: Final = "admission"
-ADVICE: Final = (
-    "Admission: one session's context keeps growing; limit the length of contexts, or limit the tenant (token-bucket"
-    " with by: tokens and per: tenant)."
-)
 ORDER: Final = 17
 TURNS: Final = 5
 GROWTH: Final = 4
@@ -38,6 +35,13 @@ Blamed = dict[str, dict[int, float]]  # session -> late request -> the fraction 
 
 def find(run: Observed) -> list[Finding]:
     return worst(_finding(run, session, blame) for session, blame in blamed(run).items() if len(blame) >= FEWEST)
+
+
+def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
+    yield from use(run, SCHEDULER, "shortest-prefill", ", which starts short prompts before those of the session")
+    yield from limit_tenant(run, finding.evidence["tenant"])
+    yield from fair_queue(run)
+    yield from more_replicas(run, finding)
 
 
 def tenants(run: Observed) -> dict[int, float]:

@@ -13,7 +13,7 @@ from statistics import median_low
 from typing import Final
 
 from headway.results.findings.observed import CAUSE, Observed, busiest, duration, examples, many, seconds, worst
-from headway.results.findings.remedies import more_replicas, policy, tenants_of, use
+from headway.results.findings.remedies import default, more_replicas, policy, tenants_of, use
 from headway.results.records import FLOW, PRIORITY, SCHEDULER, Finding, Suggestion
 from headway.results.time_split import QUEUED
 from headway.results.waits import Queue
@@ -51,7 +51,7 @@ def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
     scheduler, priority = policy(run, SCHEDULER), policy(run, PRIORITY)
     aging = scheduler.get("aging")
     if isinstance(aging, int | float):
-        value = 10 * aging or 1.0
+        value = 10 * aging or default(SCHEDULER, scheduler["name"], "aging")
         text = f"Scheduler: raise aging from {aging:g} to {value:g}, so that waiting raises the priority."
         yield Suggestion(SCHEDULER, {"policies.scheduler.aging": value}, figure, text)
     if priority["name"] == "by-class":

@@ -14,23 +14,21 @@ if it explains at least `LEAST` of the loss. Severity: the loss that it explains
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+from headway.policies.registry import DEFAULT_POLICIES
 from headway.results.findings.hot_spot import serving, sum_by_slice
 from headway.results.findings.observed import CAUSE, Observed, examples, many, percent
+from headway.results.findings.remedies import LIMITS, use, wider_limits
 from headway.results.occupancy import Weights
-from headway.results.records import Finding
+from headway.results.records import Finding, Suggestion
 from headway.results.time_grid import Grid
 from headway.types import PS_PER_SECOND, Json
 
 KIND: Final = "tight_limit"
 ROLE: Final = CAUSE
 AREA: Final = "admission"
-ADVICE: Final = (
-    "Admission: the router rejects or holds requests while instances have room; raise the limit of the admission policy"
-    " or of flow control."
-)
 ORDER: Final = 18
 SLICES: Final = 100
 FULL: Final = 0.8
@@ -56,6 +54,13 @@ def find(run: Observed) -> list[Finding]:
     if explains < LEAST or len(blamed) < FEWEST:
         return []
     return [_finding(run, blamed, explains)]
+
+
+def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
+    stage = finding.evidence["stage"]
+    if stage in LIMITS:
+        yield from wider_limits(run, [stage])
+        yield from use(run, stage, DEFAULT_POLICIES[stage], ", which has no limit")
 
 
 def _limits(scenario: Json) -> dict[str, str]:

@@ -5,8 +5,8 @@ from typing import Final
 
 import headway.policies  # noqa: F401  (registers the policies)
 from headway.results.findings.observed import Observed
-from headway.results.findings.remedies import cached_prefixes, name_of, reject_late
-from headway.results.records import ADMISSION, CLUSTER, SCOPE, Suggestion
+from headway.results.findings.remedies import cached_prefixes, more_retries, name_of, reject_late
+from headway.results.records import ADMISSION, SCOPE, Suggestion
 from headway.results.words.issues import AREAS, Issue
 from headway.results.words.material import Material
 from headway.results.words.phrases import Line, Parts, Section, percent, phrase
@@ -68,17 +68,10 @@ def _turned_away(run: Observed) -> Iterator[Suggestion]:
         yield Suggestion(ADMISSION, {"policies.admission": "always"}, "rates.admission", text)
 
 
-def _failed(run: Observed) -> Iterator[Suggestion]:
-    retries = run.scenario.get("retries")
-    if isinstance(retries, int):
-        text = f"Cluster: retry a request that failed with its instance up to {retries + 2} times (retries)."
-        yield Suggestion(CLUSTER, {"retries": retries + 2}, "requests.failed", text)
-
-
 # For each kind of issue that is no finding: its suggestions.
 OTHERS: Final[dict[str, Callable[[Observed], Iterator[Suggestion]]]] = {
     "prefix_ignored": cached_prefixes,
     "turned_away": _turned_away,
     "timed_out": reject_late,
-    "failed": _failed,
+    "failed": more_retries,
 }
