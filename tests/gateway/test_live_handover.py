@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
 from contextlib import AsyncExitStack
 
 import pytest
@@ -528,6 +529,27 @@ def test_a_daemon_that_hangs_is_known_before_the_handover_and_used_again_when_it
     client.ping = ping
     gateway.until(lambda: daemons.answers(address) is True)
     assert ask(gateway).headers["x-headway-prefill"] == "e0"
+
+
+def test_a_daemon_that_hangs_during_the_prefill_falls_back_to_the_decode_engine(kvd):
+    gateway = kvd(handover={"kvd_check": "100ms"})
+    Node(gateway.engines[0])
+    Node(gateway.engines[1])
+    ask(gateway)
+    client = gateway.app.handover.daemons.client(gateway.app.fleet.members[0].spec.kvd)
+    gateway.engines[0].mode = "hang"  # waits for its daemon
+
+    def stop_daemon() -> None:
+        gateway.until(lambda: gateway.engines[0].under_way == 1)
+        client.ping = asyncio.Event().wait
+
+    thread = threading.Thread(target=stop_daemon)
+    thread.start()
+    assert "x-headway-prefill" not in ask(gateway).headers
+    thread.join()
+    assert gateway.app.handover.fallbacks == {"kvd lost": 1}
+    gateway.until(lambda: gateway.engines[0].cancelled == 1)
+    gateway.until(gateway.idle)
 
 
 def test_decode_is_not_pointed_at_a_daemon_that_is_lost_during_the_handover(kvd, monkeypatch):

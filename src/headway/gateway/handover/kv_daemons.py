@@ -36,6 +36,8 @@ class KvDaemons:
         self.tls, self.timeout_s, self.check_s = tls, timeout_s, check_s
         self._clients: dict[str, KvdClient] = {}
         self._answers: dict[str, bool] = {}  # result of the last check by address
+        # The hand-overs whose prefill is in flight: the daemon's address, and what to call if the daemon is lost.
+        self._users: dict[object, tuple[str, Callable[[], None]]] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -70,12 +72,22 @@ class KvDaemons:
         self.record(address, True)
         return True
 
+    def add_user(self, user: object, address: str, lost: Callable[[], None]) -> None:
+        """Call `lost` as soon as the daemon does not answer, until `remove_user`."""
+        self._users[user] = (address, lost)
+
+    def remove_user(self, user: object) -> None:
+        self._users.pop(user, None)
+
     def record(self, address: str, answers: bool, why: str = "") -> None:
         """Record whether a daemon answers. Log it when this changes."""
         before = self._answers.get(address, True)
         self._answers[address] = answers
         if before and not answers:
-            log.warning("KV daemon %s does not answer (%s): decode engines compute prompts themselves", address, why)
+            log.warning("KV daemon %s does not answer (%s): hand-overs do without it", address, why)
+            for used, lost in [*self._users.values()]:
+                if used == address:
+                    lost()
         elif answers and not before:
             log.warning("KV daemon %s answers again", address)
 

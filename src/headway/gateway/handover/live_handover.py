@@ -222,12 +222,30 @@ class KvdHanding(VllmHanding):
             self.leave_prefill()
             self.whole(LOST)
 
+    def send_prompt(self, body: bytes) -> None:
+        assert self.prefill.spec.kvd is not None
+        self.handover.daemons.add_user(self, self.prefill.spec.kvd, self._on_lost)
+        super().send_prompt(body)
+
+    def _on_lost(self) -> None:
+        """Stop waiting for an engine that cannot store its blocks. The engine is not to blame."""
+        assert self.leg is not None
+        self.handover.daemons.remove_user(self)
+        self.leg.cancel()
+        self.leave_prefill()
+        self.whole(LOST)
+
+    def drop(self) -> None:
+        self.handover.daemons.remove_user(self)
+        super().drop()
+
     def prompt_body(self) -> bytes:
         assert self.prefill.spec.kvd is not None
         self.keys = protocols.kv_keys(self.exchange.request, self.prefill.spec.pool, self.body)
         return protocols.kvd_prefill(self.fields, self.prefill.spec.kvd, self.keys)
 
     def on_prompt(self, leg: Leg) -> None:
+        self.handover.daemons.remove_user(self)
         self.leave_prefill()
         if leg.ok:
             self.services.clock.spawn(self._check(protocols.kvd_put(leg.answer, self.keys)))
