@@ -22,11 +22,13 @@ from headway.conformance.conformance_run import fill_in
 from headway.conformance.router_checks import CHECKS, FAILED, PASSED, UNKNOWN, Bench, series, turned_away
 from headway.conformance.router_client import Router
 from headway.errors import HeadwayError
+from headway.gateway.engines.member import read_members
 
-AFFINE, SPREAD, COUNTED = (
+AFFINE, SPREAD, COUNTED, RELOADED = (
     "chats that begin alike go to one engine",
     "cold prompts are spread at low concurrency",
     "rejected requests are counted",
+    "a reload breaks no request",
 )
 
 
@@ -68,6 +70,29 @@ def test_a_router_that_sends_cold_prompts_to_one_engine_fails_there(live: Any, e
 
 def test_what_cannot_be_looked_at_is_neither_passed_nor_failed(live: Any, engines: Engines) -> None:
     assert CHECKS[COUNTED](bench(live, engines))[0] == UNKNOWN
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_a_router_that_ignores_a_reload_fails_there(
+    live: Any, engines: Engines, monkeypatch: pytest.MonkeyPatch, works: bool
+) -> None:
+    monkeypatch.setattr(router_checks, "RELOAD_S", 0.1)
+    monkeypatch.setattr(router_checks, "RELOAD_TOKENS", 8)
+    gateway = live(0, backends={f"e{at}": url for at, url in enumerate(engines.urls)})
+
+    async def offer(urls: list[str]) -> None:
+        members = {f"e{engines.urls.index(url)}": url for url in urls}
+        gateway.app.fleet.offer("file", read_members(members, "backends"))
+
+    def reload(urls: list[str]) -> None:
+        if works:
+            gateway.call(offer(urls))
+
+    router = Router(f"http://127.0.0.1:{gateway.port}", engines.model)
+    outcome, detail = CHECKS[RELOADED](Bench(router, engines, reload=reload))
+    assert outcome == (PASSED if works else FAILED), detail
+    assert ("still got requests" in detail) is not works and "8 of 8 tokens, 0 other requests failed" in detail
+    assert CHECKS[RELOADED](Bench(router, engines))[0] == UNKNOWN
 
 
 def test_an_engine_asked_directly_holds_nothing_back_but_is_no_router(engines: Engines) -> None:

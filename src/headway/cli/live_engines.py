@@ -204,6 +204,10 @@ def conformance(
         str | None,
         Parameter(help="Command that starts the router; it may contain {engines}, {port} and {metrics_port}."),
     ] = None,
+    reload: Annotated[
+        str | None,
+        Parameter(help="Command that makes the router use other {engines}; it may contain {port} and {pid}."),
+    ] = None,
     listen: Annotated[
         str, Parameter(help="Address of the first engine; the others use the next ports. Port 0: any free ports.")
     ] = "127.0.0.1:0",
@@ -215,7 +219,8 @@ def conformance(
 ) -> Verdict:
     """Test a router in front of emulated engines.
 
-    The checks cover affinity, streaming, cancellation, failures and overload. The exit status is 1 if one fails.
+    The checks cover affinity, streaming, cancellation, failures, overload and reloads. If one fails, the exit status
+    is 1.
     """
     with needs("gateway", "conformance"):
         from headway.conformance.conformance_run import conformance as check
@@ -235,6 +240,7 @@ def conformance(
             model=model,
             metrics=metrics,
             key=key,
+            reload=reload,
             say=say if url is not None and start is None else lambda _: None,
             progress=bar.update,
         )

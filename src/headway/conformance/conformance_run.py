@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Final
 
@@ -19,6 +20,7 @@ from msgspec import Struct
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from headway.config.wording import one_line
 from headway.conformance.checked_engines import Engines
 from headway.conformance.router_checks import FAILED, PASSED, Bench, Finding, run_checks
 from headway.conformance.router_client import Router, wait_until_up
@@ -28,6 +30,7 @@ from headway.types import Json
 
 ENGINES: Final = 3
 START_S: Final = 90.0
+RELOAD_S: Final = 30.0  # maximum time of the command that reloads a router
 KEY_ENV: Final = "HEADWAY_CONFORMANCE_KEY"  # name of the environment variable with the key of the gateway's admin API
 OWN: Final = "{python} -m headway.cli serve {config}"
 SIGNS: Final = {PASSED: "✓", FAILED: "✗"}
@@ -55,11 +58,13 @@ def conformance(
     model: str | None = None,
     metrics: str | None = None,
     key: str | None = None,
+    reload: str | None = None,
     say: Callable[[str], None] = lambda _: None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Check the router at `url`, or the router that the command `start` starts. If neither is given, check Headway's
-    own gateway. The command may contain {engines}, {port}, {metrics_port}, {config} and {python}."""
+    own gateway. The command may contain {engines}, {port}, {metrics_port}, {config} and {python}. The command `reload`
+    makes the router use {engines}; it may also contain {port} and {pid}."""
     if metrics is not None:
         Address(metrics, "--metrics")  # raises if the URL is invalid, before any process is started
     if url is not None:
@@ -73,25 +78,34 @@ def conformance(
             say(f"waiting until the router at {url} serves a request")
             if not wait_until_up(router, START_S):
                 raise HeadwayError(f"{url}: the router answers no request. Point it at the engines above.")
-            return Report(url, run_checks(Bench(router, behind, metrics), progress))
+            reloads = None if reload is None else partial(_run_reload, reload, {"port": router.address.port})
+            return Report(url, run_checks(Bench(router, behind, metrics, reloads), progress))
         command, port, metrics_port = start or OWN, free_port(), free_port()
         if "{metrics_port}" in command or "{config}" in command:
             metrics = metrics or f"http://127.0.0.1:{metrics_port}/metrics"
         router = Router(url or f"http://127.0.0.1:{port}", model or behind.model, key)
-        with _running_router(command, router, behind, port, metrics_port):
-            return Report(command, run_checks(Bench(router, behind, metrics), progress))
+        with _running_router(command, router, behind, port, metrics_port) as (process, config):
+            reloads = None
+            if reload is not None:
+                reloads = partial(_run_reload, reload, {"port": port, "pid": process.pid})
+            elif start is None:
+                reloads = partial(_reload_own, process, config)
+            return Report(command, run_checks(Bench(router, behind, metrics, reloads), progress))
     finally:
         behind.stop()
 
 
 @contextmanager
-def _running_router(command: str, router: Router, behind: Engines, port: int, metrics_port: int) -> Iterator[None]:
-    """Run the router's command for the duration of a `with` block, which begins when the router serves requests."""
+def _running_router(
+    command: str, router: Router, behind: Engines, port: int, metrics_port: int
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """Run the router's command for the duration of a `with` block, which begins when the router serves requests. Yield
+    its process and the configuration file."""
     with tempfile.TemporaryDirectory(prefix="headway-conformance-") as folder:
         config = Path(folder, "gateway.yaml")  # configuration file for Headway's own gateway, with default settings
         gateway = {
             "listen": f"127.0.0.1:{port}",
-            "backends": {f"e{number}": address for number, address in enumerate(behind.urls)},
+            "backends": _backends(behind.urls),
             "shutdown": {"lame_duck": "0s"},
             "admin": {"listen": f"127.0.0.1:{metrics_port}", "key_env": KEY_ENV, "open_metrics": True},
         }
@@ -110,20 +124,40 @@ def _running_router(command: str, router: Router, behind: Engines, port: int, me
                     output.seek(0)
                     last = (output.read().strip().splitlines() or ["none"])[-1]
                     raise HeadwayError(f"--start: the router answers no request. Its last output: {last[-300:]}")
-                yield
+                yield process, config
             finally:
                 _end(process)
 
 
-def fill_in(command: str, values: dict[str, object]) -> list[str]:
+def _backends(urls: list[str]) -> dict[str, str]:
+    """Return the engines for the file of Headway's gateway. An engine keeps its name if others leave."""
+    return {f"engine-{url.rpartition(':')[2]}": url for url in urls}
+
+
+def _reload_own(process: subprocess.Popen[bytes], config: Path, urls: list[str]) -> None:
+    """Make Headway's gateway use these engines."""
+    gateway = msgspec.json.decode(config.read_bytes())
+    config.write_bytes(msgspec.json.encode({**gateway, "backends": _backends(urls)}))
+    process.send_signal(signal.SIGHUP)
+
+
+def _run_reload(command: str, values: dict[str, object], urls: list[str]) -> None:
+    words = fill_in(command, {**values, "engines": " ".join(urls)}, "--reload")
+    try:
+        subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=RELOAD_S, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise HeadwayError(f"--reload: the command failed: {one_line(error)}.") from None
+
+
+def fill_in(command: str, values: dict[str, object], option: str = "--start") -> list[str]:
     """Return the words of the command, with its known placeholders replaced by their values."""
     text = re.sub(r"\{(\w+)\}", lambda match: str(values.get(match[1], match[0])), command)
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise HeadwayError(f"--start: is not a valid command: {error}.") from None
+        raise HeadwayError(f"{option}: is not a valid command: {error}.") from None
     if not words:
-        raise HeadwayError("--start: is empty; give the router's command, with {engines} and {port} in it.")
+        raise HeadwayError(f"{option}: is empty; give a command, with {{engines}} and {{port}} in it.")
     return words
 
 

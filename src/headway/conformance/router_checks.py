@@ -22,6 +22,8 @@ ARRIVE_S: Final = 10.0  # maximum time for a request to reach an engine
 COUNT_S: Final = 1.5  # time after which the router's metrics page must count a request, in seconds
 COLD: Final = 8  # number of uncached prompts that are sent for each engine
 MOST_COLD: Final = 12  # the check fails if one engine receives more uncached prompts than this
+RELOAD_TOKENS: Final = 60  # tokens of the stream that is in flight during the reload
+RELOAD_S: Final = 10.0  # maximum time until a reload takes effect
 TURNED_AWAY: Final = re.compile(r"reject|shed|refus|fail|error|exhaust|overload")
 STATUS: Final = re.compile(r"429|50[0-9]|5xx")
 BESIDE: Final = re.compile(r"_bucket|retries_total")  # names of metrics that do not count requests
@@ -40,6 +42,7 @@ class Bench(Struct):
     router: Router
     engines: Engines
     metrics: str | None = None  # URL of the router's Prometheus page; None: no such page
+    reload: Callable[[list[str]], None] | None = None  # makes the router use these engines; None: unknown how
 
     def served_by(self, prompt: str, api: str = "chat") -> int | None:
         """Send a request, and return the index of the engine that received it; None if no engine received it."""
@@ -184,6 +187,48 @@ def count_refusals(bench: Bench) -> tuple[str, str]:
     return PASSED, f"{shortest} grew by {grown[shortest]:g}"
 
 
+def reload_engines(bench: Bench) -> tuple[str, str]:
+    """Check that a reload without the engine of a stream neither breaks the stream nor fails other requests, and that
+    the engine serves again after a second reload."""
+    if bench.reload is None:
+        return UNKNOWN, "no command for a reload was given"
+    engines, router, prompt = bench.engines, bench.router, text("reload")
+    with ThreadPoolExecutor(1) as pool:
+        before = engines.counts()
+        stream = pool.submit(router.ask, prompt, RELOAD_TOKENS)
+        engines.until(lambda: any(engines.gains(before)), ARRIVE_S)
+        gains = engines.gains(before)
+        removed = gains.index(max(gains))
+        bench.reload([url for index, url in enumerate(engines.urls) if index != removed])
+        failed, left = _ask_until(bench, lambda gains: not gains[removed], prompt)
+        answer = stream.result()
+    bench.reload(engines.urls)
+    failed_again, back = _ask_until(bench, lambda gains: bool(gains[removed]), "")
+    failed += failed_again
+    whole = answer.complete and answer.tokens >= RELOAD_TOKENS
+    detail = (
+        f"the stream got {answer.tokens} of {RELOAD_TOKENS} tokens, {failed} other requests failed; the removed engine "
+        f"{'got no more requests' if left else 'still got requests'} and {'served' if back else 'did not serve'} again"
+    )
+    return (PASSED if whole and left and back and not failed else FAILED), detail
+
+
+def _ask_until(bench: Bench, holds: Callable[[list[int]], bool], prompt: str) -> tuple[int, bool]:
+    """Send rounds of requests until the engines' numbers of requests in a round fulfil a condition. Return the number
+    of failed requests, and whether the condition was fulfilled in time."""
+    failed, end, number = 0, time.monotonic() + RELOAD_S, 0
+    while True:
+        before = bench.engines.counts()
+        for _ in range(COLD):
+            number += 1
+            answer = bench.router.ask(f"{prompt or text(f'cold after reload {number}')} question {number}", 1)
+            failed += answer.status != 200 or not answer.tokens
+        if holds(bench.engines.gains(before)):
+            return failed, True
+        if time.monotonic() > end:
+            return failed, False
+
+
 def turned_away(name: str) -> bool:
     """Return whether a series counts rejected requests, judging by its name and by the values of its labels. Ignore
     labels that are URLs."""
@@ -215,6 +260,7 @@ CHECKS: Final[dict[str, Callable[[Bench], tuple[str, str]]]] = {
     "requests go elsewhere while an engine is gone": others_serve,
     "overload is answered": overload,
     "rejected requests are counted": count_refusals,
+    "a reload breaks no request": reload_engines,
 }
 
 
