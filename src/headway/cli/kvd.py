@@ -75,7 +75,9 @@ def serve(
     settings = Settings.load(data, Path() if file is None else file.parent)
     with needs("kvd", "kvd"):
         from headway.gateway.kvd.daemon import serve as run
-    run(settings, lambda addresses: say(f"listening at {', '.join(addresses)} (stop with Ctrl-C or SIGTERM)"))
+        from headway.http.server_log import log_to_stderr
+    with log_to_stderr():
+        run(settings, lambda addresses: say(f"listening at {', '.join(addresses)} (stop with Ctrl-C or SIGTERM)"))
 
 
 @kvd.command

@@ -15,6 +15,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -30,7 +31,7 @@ from headway.gateway.peers import PeerSettings
 from headway.gateway.worker_watch import Counter, Watch, beat
 from headway.http.event_loop import run_loop
 from headway.http.open_files import most_files, raise_limit
-from headway.http.server_log import log_to_stderr
+from headway.http.server_log import change_log, log_to_stderr
 
 LOOK_S: Final = 0.5  # longest time between two looks at the workers
 context = multiprocessing.get_context("spawn")
@@ -144,7 +145,7 @@ class Crew:
         self.port: int = self.keeper.getsockname()[1]
         self.workers: dict[int, Worker] = {}
         self.pending: dict[int, tuple[float, float]] = {}  # number of a worker to start -> time, and pause before it
-        self.ending = False
+        self.ending = self.reloading = False
         self.error = ""  # error message of the first worker that could not serve; empty if all serve
 
     def start(self, number: int, pause_s: float = 0.0) -> None:
@@ -169,6 +170,8 @@ class Crew:
             links = [worker.link for worker in self.workers.values()]
             sentinels = [worker.process.sentinel for worker in self.workers.values()]
             wait([*links, *sentinels], timeout=LOOK_S)
+            if self.reloading:
+                self._reload_log()
             self._start_pending()
             for worker in list(self.workers.values()):
                 self._check(worker)
@@ -216,10 +219,17 @@ class Crew:
                 self.start(number, pause_s)
 
     def _reload(self, number: int, frame: FrameType | None) -> None:
-        """Pass SIGHUP to the workers. A worker that is about to start reads the new file anyway."""
+        """Handle SIGHUP. Pass it to the workers; a worker that is about to start reads the new file anyway. The loop in
+        `run` changes the log of this process."""
+        self.reloading = True
         for worker in list(self.workers.values()):
             if worker.ready and worker.process.pid is not None:
                 os.kill(worker.process.pid, signal.SIGHUP)
+
+    def _reload_log(self) -> None:
+        self.reloading = False
+        with suppress(HeadwayError):  # the workers report it
+            change_log(Config.load(self.source).log)
 
     def _end(self, number: int = 0, frame: FrameType | None = None) -> None:
         """Handle a signal. The loop in `run` then stops the workers."""

@@ -88,14 +88,24 @@ class Orders:
         """Carry out an order, which is a list [kind, value]. If the order cannot be carried out, raise HeadwayError."""
         kind, value = order
         actions: dict[str, Callable[[Any], None]] = {
-            "cordon": self.fleet.cordon,
-            "uncordon": self.fleet.uncordon,
+            "cordon": self._cordon,
+            "uncordon": self._uncordon,
             "swap": lambda policies: self.switch.swap(policies, "admin"),
             "halt": lambda why: self.plane.halt(self.clock.now_ps(), why),
             "shadows": lambda candidates: self.shadows.offer("admin", read_shadows(candidates)),
             "admin": lambda members: self.fleet.offer("admin", msgspec.convert(members, dict[str, BackendSpec])),
         }
         actions[kind](value)
+
+    def _cordon(self, name: str) -> None:
+        if name not in self.fleet.cordoned:
+            log.info("admin: %s is cordoned and drains", name)
+        self.fleet.cordon(name)
+
+    def _uncordon(self, name: str) -> None:
+        if name in self.fleet.cordoned:
+            log.info("admin: the cordon of %s is lifted", name)
+        self.fleet.uncordon(name)
 
     def in_effect(self) -> list[list[Any]]:
         """Return the orders that are in effect, so that a new process can carry them out."""

@@ -4,6 +4,7 @@ reports the engine's answer."""
 
 import asyncio
 import logging
+import signal
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -121,12 +122,16 @@ def serve(
 
 
 async def _serve(config: Config, started: Callable[[str], None], credentials: Any) -> None:
-    picker = Picker(asyncio.get_running_loop(), config)
+    loop = asyncio.get_running_loop()
+    picker = Picker(loop, config)
+    loop.set_exception_handler(picker.app.open_files.handle)
     server, port = await listen(picker, credentials)
     ended = end_signal()
+    loop.add_signal_handler(signal.SIGHUP, picker.app.reload)
     started(f"{config.host}:{port}")
     await ended.wait()
     picker.app.reception.draining = True  # the health check fails, while the server still accepts calls
-    await asyncio.sleep(config.shutdown.lame_duck_s)
-    await server.stop(config.shutdown.limit_s)
+    shutdown = picker.app.shutdown
+    await asyncio.sleep(shutdown.lame_duck_s)
+    await server.stop(shutdown.limit_s)
     await picker.app.drain(0)

@@ -17,6 +17,7 @@ from headway.errors import HeadwayError
 from headway.gateway.engines.engine_pace import Pace
 from headway.gateway.engines.member import BackendSpec, check_models
 from headway.http.address import Address
+from headway.http.server_log import Occasional
 from headway.types import SERVING
 from headway.views.instance import InstanceView
 
@@ -54,6 +55,7 @@ class Backend:
         self.trial: Exchange | None = None  # the request that decides
         self.unanswered = False  # whether the last health check got no answer at all
         self.pace = Pace()
+        self.trouble = Occasional(log, "%s: a request failed: %s")
         self.unready: dict[str, str] = {}  # reasons why the engine is not ready, by reporter
 
     @property
@@ -161,6 +163,7 @@ class Fleet:
             del self.leaving[backend]
             self.backends[backend.place] = None
             backend.close()
+            log.info("backends: %s is drained and has left", backend.name)
             self.waiting.carry_out(plane.leave(self.clock.now_ps(), backend.place))
 
     # --- states ------------------------------------------------------------------------------------------------------

@@ -184,6 +184,7 @@ class Health:
 
     def record_failure(self, backend: Backend, why: str) -> None:
         """Record a request without a complete answer. After several failures, eject the engine."""
+        backend.trouble.note(backend.name, why)
         backend.failures += 1
         backend.outcomes = (backend.outcomes << 1 | 1) & REMEMBERED
         in_row = backend.failures >= self.settings.failures
