@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,6 +55,32 @@ def test_a_gateway_serves_until_a_signal_and_reloads_its_file_at_another(live, t
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
         assert "Traceback" not in process.stderr.read()
+
+
+@pytest.mark.full
+def test_after_sigterm_readiness_fails_first_and_streams_that_must_end_get_an_error_event(live, tmp_path: Path) -> None:
+    engine = live(1).engines[0]
+    engine.tokens, engine.pause = 100_000, 0.05
+    file = tmp_path / "gateway.yaml"
+    file.write_text(
+        f"listen: 127.0.0.1:0\nbackends: {{a: http://127.0.0.1:{engine.port}}}\n"
+        "shutdown: {lame_duck: 1s, limit: 1s}\nlog: {format: json}\n"
+    )
+    with run_process([sys.executable, "-m", "headway.cli", "serve", str(file)]) as process:
+        assert process.stderr is not None
+        line = next(line for line in process.stderr if "Ctrl-C or SIGTERM" in line)
+        url = json.loads(line)["message"].split()[2]
+        body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": True}).encode()
+        with urllib.request.urlopen(f"{url}/v1/chat/completions", body, timeout=300) as stream:
+            process.send_signal(signal.SIGTERM)
+            next(line for line in process.stderr if "accepts connections for another 1 s" in line)
+            with pytest.raises(urllib.error.HTTPError, match="503"):
+                urllib.request.urlopen(f"{url}/health", timeout=300)
+            data = stream.read()
+        assert b"the gateway is shutting down" in data and b"[DONE]" not in data
+        assert process.wait(60) == 0
+        messages = [json.loads(line)["message"] for line in process.stderr]
+        assert messages[-1] == "shutdown: complete" and any("have not ended in time" in text for text in messages)
 
 
 def test_an_address_in_use_is_reported(headway, tmp_path: Path) -> None:
@@ -101,6 +128,10 @@ def test_several_processes_serve_on_one_port_and_a_dead_one_is_replaced(live, tm
         assert len(before) == 2
         for _ in range(20):
             ask(url)
+        file.write_text(file.read_text() + "retries: 1\nlog: {format: json}\n")
+        process.send_signal(signal.SIGHUP)
+        reloads = [next(line for line in process.stderr if "reloaded (retries, log)" in line) for _ in range(2)]
+        assert sorted(json.loads(line)["worker"] for line in reloads) == [0, 1]
         os.kill(before[0], signal.SIGKILL)
         end = time.monotonic() + 60
         while len(workers := children(process.pid)) != 2 or workers == before:
