@@ -125,17 +125,19 @@ class Occupancy:
         self._requests = requests
         self._left_ps = left_ps
         self._ended = ended
-        spans: dict[str, defaultdict[int, list[Span]]] = {kind: defaultdict(list) for kind in (PREFILL, SLOTS, KV)}
-        for row, group in enumerate(group_of):
-            for kind, instance, span in _spans(requests, row, group, ended):
-                spans[kind][instance].append(span)
-        self._weights = {
-            (kind, instance): Weights(found, groups) for kind, at in spans.items() for instance, found in at.items()
-        }
+        self._group_of = group_of
+        self._groups = groups
+        self._weights: dict[str, dict[int, Weights]] = {}  # by kind and instance; each kind is computed when needed
         self._none = Weights((), ())
 
     def weights(self, kind: str, instance: int) -> Weights:
-        return self._weights.get((kind, instance), self._none)
+        if kind not in self._weights:
+            spans: defaultdict[int, list[Span]] = defaultdict(list)
+            for row, group in enumerate(self._group_of):
+                for at, span in _spans(self._requests, row, group, self._ended, kind):
+                    spans[at].append(span)
+            self._weights[kind] = {at: Weights(found, self._groups) for at, found in spans.items()}
+        return self._weights[kind].get(instance, self._none)
 
     def busy(self, kind: str, instance: int, begin: int, end: int) -> float:
         return self.weights(kind, instance).busy(begin, end)
@@ -174,20 +176,20 @@ class Occupancy:
         return blame
 
 
-def _spans(requests: RequestColumns, row: int, group: Group, ended: int) -> list[tuple[str, int, Span]]:
+def _spans(requests: RequestColumns, row: int, group: Group, ended: int, kind: str) -> list[tuple[int, Span]]:
+    """Return when a request occupies which instances in one way."""
     started = requests.started_ps[row]
     if started < 0 or requests.redirects[row]:
         return []
     end = requests.finished_ps[row] if requests.finished_ps[row] >= 0 else ended
-    prefill, instance = requests.prefill_instance[row], requests.instance[row]
+    prefill, instance, handed = requests.prefill_instance[row], requests.instance[row], requests.handed_ps[row]
     home = prefill if prefill >= 0 else instance
-    first, handed = requests.first_token_ps[row], requests.handed_ps[row]
-    computed = handed if handed >= 0 else first if first >= 0 else end
-    tokens = max(1, requests.prompt_tokens[row] - requests.cached_tokens[row])
-    rate = tokens / max(1, computed - started)
-    held = float(requests.prompt_tokens[row] + requests.output_tokens[row])
-    spans = [(PREFILL, home, (started, computed, rate, group))]
+    if kind == PREFILL:
+        first = requests.first_token_ps[row]
+        computed = handed if handed >= 0 else first if first >= 0 else end
+        tokens = max(1, requests.prompt_tokens[row] - requests.cached_tokens[row])
+        return [(home, (started, computed, tokens / max(1, computed - started), group))]
+    weight = 1.0 if kind == SLOTS else float(requests.prompt_tokens[row] + requests.output_tokens[row])
     if handed >= 0 and instance != home:
-        spans += [(SLOTS, home, (started, handed, 1.0, group)), (KV, home, (started, handed, held, group))]
-        started = handed
-    return [*spans, (SLOTS, instance, (started, end, 1.0, group)), (KV, instance, (started, end, held, group))]
+        return [(home, (started, handed, weight, group)), (instance, (handed, end, weight, group))]
+    return [(home, (started, end, weight, group))]
