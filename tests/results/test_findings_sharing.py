@@ -43,6 +43,18 @@ def test_no_tenant_is_noisy_if_all_send_the_same() -> None:
     assert not [each for each in result.findings() if each.kind == "noisy_neighbour"]
 
 
+def test_a_tenant_that_floods_the_cluster_is_blamed_for_its_own_misses_too() -> None:
+    tenants = {name: {"rate": "3/s", "prompt_tokens": 600, "output_tokens": 20} for name in "abc"}
+    tenants["flood"] = {"rate": "20/s", "prompt_tokens": 600, "output_tokens": 20}
+    scenario = {
+        "workload": {"duration": "20s", "tenants": tenants},
+        "cluster": {"instances": 1, "latency": SLOW},
+        "slo": {"ttft": "500ms"},
+    }
+    first = headway.simulate(scenario, progress=False).findings()[0]
+    assert (first.kind, first.blames[0].name) == ("noisy_neighbour", "flood")
+
+
 def test_a_session_whose_context_keeps_growing_is_named() -> None:
     found = findings(named("runaway-session").build("mild"), "runaway_session")
     assert len(found) == 1 and found[0].blames[0].kind == "session"

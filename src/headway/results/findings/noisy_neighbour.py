@@ -5,12 +5,16 @@ slots, KV blocks, or decode (see `results.occupancy`). Requests of the tenant's 
 `tenant_burst` blames them. There is one finding for each tenant that occupies at least `LEAST_SHARE` of what the late
 requests of other tenants waited for, on average, and at least `LEAST_LOAD` of the instances in the whole period in
 which these requests are late. Its share must also be at least `EXCESS` times the share that it would have if all
-tenants had the same. If one session has most of the tenant's share, the
+tenants had the same.
+
+If the share is at least `MOST_SHARE` and `FAR` times an equal share, and other tenants are late at least half as often
+as the tenant, the tenant's own late requests count in the same way: its load causes them too.
+
+If one session has most of the tenant's share, the
 finding `runaway_session` names the session instead. Severity: the loss that the finding explains, as a fraction of the
 counted requests.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -20,6 +24,7 @@ from headway.results.findings.observed import CAUSE, Observed, examples, many, p
 from headway.results.findings.remedies import fair_queue, limit_tenant, more_replicas, reject_late
 from headway.results.occupancy import DECODE, KV, PREFILL, SLOTS, Occupancy
 from headway.results.records import Blame, Finding, Suggestion
+from headway.results.sample import MISSED, UNCOUNTED
 
 KIND: Final = "noisy_neighbour"
 ROLE: Final = CAUSE
@@ -27,6 +32,8 @@ AREA: Final = "fairness"
 ORDER: Final = 16
 LEAST_SHARE: Final = 0.4
 EXCESS: Final = 1.2
+MOST_SHARE: Final = 0.5
+FAR: Final = 1.6
 LEAST_LOAD: Final = 0.4
 FEWEST: Final = 5
 OWN_SESSION: Final = 0.8  # a session with this fraction of a tenant's share is named in place of the tenant
@@ -34,7 +41,6 @@ OWN_SESSION: Final = 0.8  # a session with this fraction of a tenant's share is 
 
 def find(run: Observed) -> list[Finding]:
     requests = run.requests
-    late = Counter(requests.tenant[row] for row in run.loss.late)
     if len(run.tenants) < 2 or len(run.loss.late) < FEWEST:
         return []
     bursting = {row for burst in tenant_burst.bursts(run).values() for row in burst.rows}
@@ -43,17 +49,17 @@ def find(run: Observed) -> list[Finding]:
     sessions = runaway_session.tenants(run)
     findings = []
     for tenant in run.tenants:
-        others = len(run.loss.late) - late[tenant]
-        if others < FEWEST or sessions.get(tenant, 0.0) >= OWN_SESSION:
+        others = [row for row in run.loss.late if requests.tenant[row] != tenant]
+        if len(others) < FEWEST or sessions.get(tenant, 0.0) >= OWN_SESSION:
             continue
-        blame = {
-            row: occupancy.blame(row, run.loss.shares(row), tenant)
-            for row in run.loss.late
-            if requests.tenant[row] != tenant
-        }
-        share = sum(blame.values()) / others
-        if share >= max(LEAST_SHARE, EXCESS / len(run.tenants)) and _load(run, occupancy, tenant, blame) >= LEAST_LOAD:
-            findings.append(_finding(run, tenant, blame, share))
+        blame = {row: occupancy.blame(row, run.loss.shares(row), tenant) for row in others}
+        share, equal = sum(blame.values()) / len(others), 1 / len(run.tenants)
+        if share < max(LEAST_SHARE, EXCESS * equal) or _load(run, occupancy, tenant, blame) < LEAST_LOAD:
+            continue
+        if share >= max(MOST_SHARE, FAR * equal) and _harms(run, tenant):
+            own = (row for row in run.loss.late if requests.tenant[row] == tenant)
+            blame.update({row: occupancy.blame(row, run.loss.shares(row), tenant) for row in own})
+        findings.append(_finding(run, tenant, blame, share))
     return worst(findings)
 
 
@@ -63,6 +69,18 @@ def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
     yield from (limit_tenant(run, finding.evidence["tenant"]) if prompts else fair_queue(run))
     yield from more_replicas(run, finding)
     yield from reject_late(run)
+
+
+def _harms(run: Observed, tenant: int) -> bool:
+    """Return whether the requests of other tenants are late at least half as often as those of the tenant."""
+    counts = {True: [0, 0], False: [0, 0]}  # of the tenant, of others: late requests, all requests
+    for row, flag in enumerate(run.missed):
+        if flag != UNCOUNTED:
+            group = counts[run.requests.tenant[row] == tenant]
+            group[0] += flag == MISSED
+            group[1] += 1
+    (late, all_), (others_late, others) = counts[True], counts[False]
+    return 2 * others_late * all_ >= late * others
 
 
 def _load(run: Observed, occupancy: Occupancy, tenant: int, blame: dict[int, float]) -> float:
@@ -80,7 +98,8 @@ def _finding(run: Observed, tenant: int, blame: dict[int, float], share: float) 
     at, until = run.loss.main_period(blame)
     sent = sum(1 for row in range(run.warmup, len(requests)) if requests.tenant[row] == tenant)
     counted = len(requests) - run.warmup
-    count = round(run.loss.late_count * len(blame) / len(run.loss.late))
+    others = sum(1 for row in blame if requests.tenant[row] != tenant)
+    count = round(run.loss.late_count * others / len(run.loss.late))
     return Finding(
         kind=KIND,
         at_ps=at,

@@ -135,7 +135,7 @@ CLASS_CROWDING: Final = Trouble(
         "slo": {"ttft": "1s"},
     },
     mild=_rate_of("reports", 5.2),
-    medium=_rate_of("reports", 5.8),
+    medium=_rate_of("reports", 6),
     severe=_rate_of("reports", 8),
     causes=("priority_inversion", "noisy_neighbour:tenant=reports"),
 )
