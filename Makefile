@@ -7,7 +7,7 @@ ROUTERS := .venv-routers
 # One more than there are cores: some tests wait for servers or for a clock.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
-.PHONY: demo docs test test-full test-live test-long live browser etcd lint dist wheel bench stress bench-compiled routers bench-gateway clean help
+.PHONY: demo docs test test-full test-live test-long live browser etcd lint dist wheel bench stress chaos bench-compiled routers bench-gateway clean help
 # Compiled files are kept: without them every process of the tests would compile the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 CASES ?= base 50k 64-instances long-outputs mooncake
@@ -69,6 +69,9 @@ bench: $(VENV)/.installed  ## CPU time and peak memory on fixed scenarios, and w
 
 stress: $(VENV)/.installed  ## every routing policy under overload, faults and real traces at their knee: docs/stress.md
 	$(BIN)/python benchmarks/stress.py
+
+chaos: $(VENV)/.installed-dev etcd  ## ten minutes of random faults around a gateway with three engines and etcd
+	$(BIN)/python tests/gateway/chaos.py --minutes 10
 
 bench-compiled: wheel  ## the same with the engine compiled
 	rm -rf build/compiled

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headway.http.upstream import Upstream
+from headway.http.upstream import MOST_HELD, Upstream
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 LAST = b"0\r\n\r\n"
@@ -101,17 +101,29 @@ def test_an_answer_comes_as_it_was_sent_wherever_it_is_cut(
 
 @given(bodies, st.lists(heads, min_size=8, max_size=8), cuts, st.integers(0, 400))
 @example([b"one", b"two", b"three"], ["{:x}"] * 8, [], 0)
-def test_something_may_follow_where_a_chunk_ends_and_nowhere_else(
+def test_what_was_forwarded_ends_with_a_chunk_so_that_something_may_follow(
     parts: list[bytes], given_heads: list[str], places: list[int], upto: int
 ) -> None:
     stream = answer(parts, given_heads)
     for stop in ends(stream) | {min(max(upto, len(HEAD)), len(stream) - len(LAST))}:
-        upstream, _ = asked()
+        upstream, asker = asked()
         at = 0
         for place in [*sorted({place for place in places if 0 < place < stop}), stop]:
             upstream.data_received(stream[at:place])
             at = place
-        assert upstream.between_chunks() == (stop in ends(stream))
+        forwarded = len(HEAD) + sum(map(len, asker.pieces))
+        assert forwarded in ends(stream) and not upstream.torn
+        assert forwarded == stop or stop not in ends(stream)
+
+
+def test_a_long_chunk_is_forwarded_before_it_is_complete() -> None:
+    upstream, asker = asked()
+    body = b"x" * (2 * MOST_HELD)
+    stream = HEAD + chunk(body) + chunk(b"next")
+    upstream.data_received(stream[: len(HEAD) + MOST_HELD + 100])
+    assert sum(map(len, asker.pieces)) == MOST_HELD + 100 and upstream.torn
+    upstream.data_received(stream[len(HEAD) + MOST_HELD + 100 :])
+    assert b"".join(asker.pieces) == stream[len(HEAD) :] and not upstream.torn
 
 
 def test_a_chunk_with_a_wrong_size_breaks_the_answer() -> None:

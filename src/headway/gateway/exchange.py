@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from headway.http.wire import ClientConnection, Fields, Incoming
 
 AGAIN: Final = (502, 503, 504, 429)  # on these statuses, the gateway tries another engine
+MOST_HELD: Final = 1024 * 1024  # a longer answer that is not streamed is forwarded before it is complete
 LONG_PAUSE_S: Final = 1.0  # longer pauses within a stream count for the engine's pace
 RETRY_AFTER: Final = b"retry-after: %d" % RETRY_AFTER_S
 DEADLINE_PASSED: Final = "the deadline has passed"
@@ -104,6 +105,10 @@ class Exchange:
     again: bool = False  # whether to discard this engine's answer and try another engine when the answer has ended
     chunked: bool = False
     opening: bytes = b""  # head of the answer, which is sent together with the first piece of the body
+    # Pieces of an answer that is not streamed. They are held until the answer is complete, so that another engine can
+    # answer if this engine fails.
+    pieces: list[bytes] = field(default_factory=list)
+    piece_bytes: int = 0
     sent_ps: int = -1  # time at which the request was sent to its engine; -1: not yet
     first_ps: int = -1  # time at which the first content of the answer arrived; -1: not yet
     since: float = 0.0  # time at which the wait for the engine's next data began, in seconds
@@ -241,22 +246,26 @@ class Exchange:
             return
         if self.unframed is not None:
             data = self.unframed.read(data)
-        if self.opening:
-            self.open(data)
-        else:
-            self.client.transport.write(data)
         upstream = self.upstream
         assert upstream is not None
         upstream.active = True
+        if not self.opening:
+            self.client.transport.write(data)
+        elif self.tally.stream or self.piece_bytes > MOST_HELD:
+            self.open(data)
+        else:
+            self.pieces.append(data)
+            self.piece_bytes += len(data)
         if self.tally.count(data) and self.status < 400:
             self.record_first_token()
             if upstream.exchange is self and self.unframed is None:
                 upstream.pass_on(self.client.transport.write, self.tally)
 
     def open(self, data: bytes) -> None:
-        """Send the head and the first piece of the answer to the client."""
-        self.client.transport.writelines([self.opening, data])
+        """Send the head and the first pieces of the answer to the client."""
+        self.client.transport.writelines([self.opening, *self.pieces, data])
         self.opening, self.sent = b"", True
+        self.pieces.clear()
         if self.first_byte_s < 0:
             self.record_first_byte()
 
@@ -333,7 +342,7 @@ class Exchange:
         """End an answer that has partly reached the client. If the framing allows it, send an error event and keep the
         connection."""
         self.end(outcome, why)
-        if self.tally.stream and self.chunked and upstream is not None and upstream.between_chunks():
+        if self.tally.stream and self.chunked and upstream is not None and not upstream.torn:
             self.client.transport.write(self.framed(error_event(message)))
             self.client.finish(not self.closes)
         else:
@@ -396,6 +405,8 @@ class Exchange:
         """Route the request to another engine or, with `prefill`, to another prefill engine. Call this only while the
         client has received nothing."""
         self.again, self.opening, self.unframed = False, b"", None
+        self.pieces.clear()
+        self.piece_bytes = 0
         if self.handing is not None:
             self.handing.drop()
         self._leave_trial()

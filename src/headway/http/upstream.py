@@ -1,4 +1,5 @@
-"""Connections to engines. They forward an answer's bytes unchanged; the parser only finds the end of the answer."""
+"""Connections to engines. They forward an answer's bytes unchanged; the parser only finds the ends of the answer and of
+its chunks. An incomplete chunk is held back, so that an error event can follow if the engine fails."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 LONGEST_HEAD: Final = 64 * 1024
 MOST_FREE: Final = 256  # maximum number of idle connections to one engine
-LAST_CHUNK: Final = b"0\r\n\r\n"
+MOST_HELD: Final = 64 * 1024  # a longer piece of a chunk is forwarded before the chunk is complete
 FRAMING: Final = frozenset((b"content-length", b"transfer-encoding"))
 # Header fields that apply to one connection and are not forwarded.
 HOP: Final = frozenset(b"connection keep-alive proxy-connection te trailer upgrade proxy-authorization expect".split())
@@ -76,6 +77,10 @@ class Upstream(asyncio.Protocol):
         self.phrase = b""  # reason phrase of the status line, such as b"OK"
         self.active = False  # whether data was forwarded since the last check for a silent engine
         self.write: Callable[[bytes], None] | None = None  # if set, forwards data directly to the client
+        self.chunked = False  # whether the answer has chunks
+        self.in_chunk = False  # whether the data so far ends within a chunk
+        self.held = b""  # data that is held back until its last chunk is complete
+        self.torn = False  # whether the data that was forwarded ends within a chunk
 
     # --- the transport -----------------------------------------------------------------------------------------------
 
@@ -107,6 +112,8 @@ class Upstream(asyncio.Protocol):
         except httptools.HttpParserError:
             self._break(INVALID_HTTP)
             return
+        if self.chunked and (self.in_chunk or self.held or self.torn or data[-2:] != b"\r\n"):
+            data = self._whole_chunks(data)
         write(data)
         tally = self.tally
         tally.events += data.count(EVENT)  # the code of `AnswerTally.count`, inlined to save a call
@@ -141,6 +148,8 @@ class Upstream(asyncio.Protocol):
             self.head = b""
             self.more = bool(data)
             exchange.on_head(self, self.parser.get_status_code(), self.fields)
+        if self.chunked:
+            data = self._whole_chunks(data)
         if data:
             exchange.on_data(data)
         if self.complete:
@@ -180,15 +189,15 @@ class Upstream(asyncio.Protocol):
         if self.transport is not None:
             self.transport.abort()
 
-    def between_chunks(self) -> bool:
-        """Return whether an incomplete answer stopped exactly between two chunks, so that the gateway may append a
-        chunk. To test this, feed the parser the chunk that ends a body. The parser is unusable afterwards, so call this
-        only for an answer that does not continue."""
-        try:
-            self.parser.feed_data(LAST_CHUNK)
-        except httptools.HttpParserError:
-            return False
-        return self.complete
+    def _whole_chunks(self, data: bytes) -> bytes:
+        """Return the data that may be forwarded: nothing while the last chunk is incomplete, unless it is long."""
+        data = self.held + data
+        torn = self.in_chunk or data[-2:] != b"\r\n"  # the line before a chunk may be incomplete too
+        if torn and len(data) < MOST_HELD and not self.torn:
+            self.held = data
+            return b""
+        self.held, self.torn = b"", torn
+        return data
 
     # --- the parser --------------------------------------------------------------------------------------------------
 
@@ -198,11 +207,20 @@ class Upstream(asyncio.Protocol):
         self.fields = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.fields.append((name.lower(), value))
+        name = name.lower()
+        self.fields.append((name, value))
+        if name == b"transfer-encoding":  # a client never gets another coding than chunked
+            self.chunked = True
 
     def on_headers_complete(self) -> None:
         if self.parser.get_status_code() >= 200:
             self.has_head = True
+
+    def on_chunk_header(self) -> None:
+        self.in_chunk = True
+
+    def on_chunk_complete(self) -> None:
+        self.in_chunk = False
 
     def on_message_complete(self) -> None:
         if self.has_head:
