@@ -195,14 +195,14 @@ def test_an_engine_that_stops_within_its_answer_is_abandoned(before, data):
 
 def test_an_endless_chunk_is_forwarded_until_the_deadline(before):
     def act(sock, request):
-        sock.sendall(STREAM + b"fffffff\r\n")
+        sock.sendall(STREAM + b"fffffff\r\n" + b"x" * 100_000)  # too long to be held
         while True:
             sock.sendall(b"x" * 1000)
             time.sleep(0.005)
 
     gateway, _ = before(act)
     with connect(gateway) as sock:
-        sock.sendall(http_post({**BODY, "stream": True}, b"x-headway-deadline: 500ms\r\n"))
+        sock.sendall(http_post({**BODY, "stream": True}, b"x-headway-deadline: 2s\r\n"))
         data = read_all(sock)
     assert data.startswith(b"HTTP/1.1 200") and data.endswith(b"x" * 1000)
     gateway.until(gateway.idle)
