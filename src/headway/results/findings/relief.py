@@ -46,7 +46,8 @@ def _kv(run: Observed, finding: Finding) -> Iterator[Suggestion]:
 
 def _slots(run: Observed, finding: Finding) -> Iterator[Suggestion]:
     larger = scaled(run, finding, "max_batch_size", 2, ", so that more requests run at a time")
-    quick = (run.summary["slo"].get("tpot_attainment") or 1.0) >= QUICK  # otherwise larger batches slow decode down
+    attained = run.summary.get("slo", {}).get("tpot_attainment") or 1.0
+    quick = attained >= QUICK  # otherwise larger batches slow decode down
     pool = pool_of(run, finding)
     if quick and pool is not None and (pool.get("max_batch_size") or 0) <= SMALL_BATCH:
         yield from larger
