@@ -22,6 +22,7 @@ class Sweep:
     def __init__(self, usual: int) -> None:
         self.usual = usual
         self.blame: defaultdict[int, float] = defaultdict(float)  # tenant -> late requests blamed on its bursts
+        self.own: defaultdict[int, float] = defaultdict(float)  # tenant -> its own late requests blamed on its bursts
         self.periods: defaultdict[int, list[Period]] = defaultdict(list)  # tenant -> when work of its bursts remained
         self.spans: list[Period] = []  # periods in which work of at least one burst remained
         # For each late request: the fraction of the backlog that all bursts left, as a mean over the request's wait.
@@ -75,6 +76,7 @@ class Sweep:
                 self._weighted += self._scale / self._backlog
                 self.shares[row] = self._left / self._backlog
                 if tenant in self._weights:
+                    self.own[tenant] += self._weights[tenant] * self._scale / self._backlog
                     self._marks[tenant] = (self._plain, self._weighted)
             return
         self._waiting += 1
@@ -121,6 +123,8 @@ class Sweep:
 
     def _settle(self, tenant: int) -> None:
         plain, weighted = self._marks[tenant]
-        grown = self._weighted - weighted - self._late_of[tenant] * (self._plain - plain)
+        own = self._late_of[tenant] * (self._plain - plain)
+        grown = self._weighted - weighted - own
+        self.own[tenant] += self._weights[tenant] * own
         self.blame[tenant] += self._weights[tenant] * grown
         self._marks[tenant] = (self._plain, self._weighted)

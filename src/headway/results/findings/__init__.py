@@ -51,7 +51,8 @@ def find(result: Run) -> list[Finding]:
     run = Observed(result)
     findings = give_way([finding for detector in DETECTORS for finding in detector.find(run)])
     graded = [replace(each, level=level(each.explains * run.loss.late_share)) for each in findings]
-    run.findings = sorted(graded, key=rank)
+    totals = total_by_kind(graded)
+    run.findings = sorted(graded, key=lambda each: rank(each, totals[each.kind]))
     return [replace(each, suggestions=_suggestions(run, each)) for each in run.findings]
 
 
@@ -67,9 +68,7 @@ def _suggestions(run: Observed, finding: Finding) -> list[Suggestion]:
 
 def give_way(findings: list[Finding]) -> list[Finding]:
     """Reduce what findings explain by what findings of the kinds that they yield to explain."""
-    explained: dict[str, float] = {}
-    for finding in findings:
-        explained[finding.kind] = explained.get(finding.kind, 0.0) + finding.explains
+    explained = total_by_kind(findings)
     result = []
     for finding in findings:
         rest = finding.explains - sum(explained.get(kind, 0.0) for kind in YIELDS_TO[finding.kind])
@@ -77,10 +76,23 @@ def give_way(findings: list[Finding]) -> list[Finding]:
     return result
 
 
-def rank(finding: Finding) -> tuple[float, float, int, int]:
-    """Return the sort key of a finding: findings without an explained loss are in order of severity, then of start."""
-    explained = round(finding.explains * WEIGHTS[ROLES[finding.kind]], RANK_DIGITS)
-    return -explained, -finding.severity, finding.at_ps, KINDS.index(finding.kind)
+def total_by_kind(findings: Iterable[Finding]) -> dict[str, float]:
+    """Return what the findings of each kind explain together, at most 1. The findings of a limit do not add up, because
+    each names another resource."""
+    totals: dict[str, float] = {}
+    for each in findings:
+        known = totals.get(each.kind, 0.0)
+        totals[each.kind] = max(known, each.explains) if ROLES[each.kind] == LIMIT else min(1.0, known + each.explains)
+    return totals
+
+
+def rank(finding: Finding, total: float | None = None) -> tuple[float, float, float, int, int]:
+    """Return the sort key of a finding. `total` is what all findings of a cause's kind explain together. Findings that
+    explain equally much are in order of severity, then of start."""
+    weight = WEIGHTS[ROLES[finding.kind]]
+    together = total if total is not None and ROLES[finding.kind] == CAUSE and finding.explains else finding.explains
+    own = round(finding.explains * weight, RANK_DIGITS)
+    return -round(together * weight, RANK_DIGITS), -own, -finding.severity, finding.at_ps, KINDS.index(finding.kind)
 
 
 def level(share: float) -> str:

@@ -152,6 +152,8 @@ def _finding(run: Observed, herds: list[Herd], limit: int, decisions: int) -> Fi
             "longest_had": last.had,
             "longest_fewest": last.fewest,
         },
-        explains=run.loss.share((decision.row for herd in herds for decision in herd.late), QUEUED),
+        explains=run.loss.share(
+            (decision.row for herd in herds for decision in herd.late), (*QUEUED, "preemption", "prefill", "decode")
+        ),
         resource="choice",
     )

@@ -21,6 +21,15 @@ KIND: Final = "hot_spot"
 ROLE: Final = CAUSE
 AREA: Final = "routing"
 ORDER: Final = 9
+# Kinds that say why an instance has more requests than its peers.
+YIELDS_TO: Final = (
+    "slow_instance",
+    "hot_prefix",
+    "shadow_divergence",
+    "slow_start",
+    "scale_oscillation",
+    "black_hole",
+)
 SLICES: Final = 200
 SLICE_PS: Final = PS_PER_SECOND
 SLICES_HOT: Final = 3

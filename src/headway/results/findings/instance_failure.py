@@ -26,6 +26,7 @@ KIND: Final = "instance_failure"
 ROLE: Final = CAUSE
 AREA: Final = "capacity"
 ORDER: Final = 20
+YIELDS_TO: Final = ("black_hole",)
 ENOUGH: Final = 20
 LEAST: Final = 0.1
 FEWEST: Final = 5
@@ -38,7 +39,7 @@ class Outage(NamedTuple):
 
 
 def find(run: Observed) -> list[Finding]:
-    outages = _outages(run)
+    outages = find_outages(run)
     if not outages or len(run.loss.late) < FEWEST:
         return []
     claims: dict[int, float] = {}
@@ -60,7 +61,7 @@ def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
     yield from reject_late(run)
 
 
-def _outages(run: Observed) -> list[Outage]:
+def find_outages(run: Observed) -> list[Outage]:
     """Return the times at which instances were down, in order of their begin."""
     planned = {
         instance for event in run.result.scaling_events if event.after < event.before for instance in event.instances

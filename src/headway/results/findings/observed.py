@@ -2,7 +2,7 @@
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from heapq import nlargest
 from itertools import compress
@@ -78,6 +78,7 @@ def stays(requests: Columns, ended_ps: int) -> defaultdict[int, Stays]:
 
 
 CAUSE, LIMIT, SYMPTOM = "cause", "limit", "symptom"  # roles of findings; see the package's docstring
+FEWEST_FOR_RATE: Final = 20  # least number of requests that give a rate of late requests
 MOST: Final = 5  # maximum number of findings of one kind that a run reports
 
 
@@ -226,6 +227,37 @@ class Observed:
         return self.loss.claim(
             {row: self.loss.of(row, QUEUED) * time / (left[row] - enqueued[row]) for row, time in rows.items()}
         )
+
+    def late_during(self, periods: Sequence[tuple[int, int]], instances: Collection[int]) -> list[int]:
+        """Return the late requests of these instances whose time before the first token overlaps a period."""
+        first, finished, home = self.requests.first_token_ps, self.requests.finished_ps, self.home
+
+        def waits(row: int) -> tuple[int, int]:
+            end = first[row] if first[row] >= 0 else finished[row]
+            return self.requests.arrival_ps[row], end if end >= 0 else self.ended_ps
+
+        chosen = [row for row in self.loss.late if home(row) in instances or self.requests.instance[row] in instances]
+        return [row for row in chosen if any(waits(row)[0] < end and waits(row)[1] > begin for begin, end in periods)]
+
+    def late_rate(
+        self, periods: Sequence[tuple[int, int]], instances: Collection[int], *, inside: bool = True
+    ) -> float:
+        """Return the fraction of late requests among those that arrived in some periods (or at other times) and were
+        sent to these instances. If there are hardly any such requests, return 0."""
+        arrivals, late, total = self.requests.arrival_ps, 0, 0
+        for row in range(self.warmup, len(self.requests)):
+            if self.missed[row] == UNCOUNTED or self.home(row) not in instances:
+                continue
+            if any(begin <= arrivals[row] < end for begin, end in periods) == inside:
+                late += self.missed[row] == MISSED
+                total += 1
+        return late / total if total >= FEWEST_FOR_RATE else 0.0
+
+    def excess_late(self, periods: Sequence[tuple[int, int]], instances: Collection[int]) -> float:
+        """Return the fraction of the late requests of some periods that would not be late at the rate of the other
+        times. If there are hardly any other times, return 1."""
+        rate = self.late_rate(periods, instances)
+        return max(0.0, 1 - self.late_rate(periods, instances, inside=False) / rate) if rate else 1.0
 
     def tpot_target(self, row: int) -> int | None:
         return self.facts.tenant_slos.get(self.tenants[self.requests.tenant[row]], self.facts.slo).tpot_ps

@@ -18,6 +18,8 @@ KIND: Final = "preemption_storm"
 ROLE: Final = CAUSE
 AREA: Final = "memory"
 ORDER: Final = 7
+# Kinds that say why one instance gets more requests than its cache can hold.
+YIELDS_TO: Final = ("slow_instance", "hot_prefix", "shadow_divergence")
 WINDOW_PS: Final = 10 * PS_PER_SECOND
 MANY: Final = 10
 

@@ -1,20 +1,25 @@
 """Scale oscillation: a pool grows and shrinks back and forth.
 
-A change is a reversal if it reverses the change before it within `OSCILLATION_PS`, as in `scaling.oscillations`.
-Consecutive reversals of one pool form an episode, which needs at least `LEAST` reversals. Severity: the reversals
-divided by `MANY`, at most 1.
+A change is a reversal if it reverses the change before it within `OSCILLATION_PS`, as in `scaling.oscillations`. The
+changes of one pool form an episode as long as the gaps between them are at most `OSCILLATION_PS`; it lasts from the
+change before the first reversal to the last reversal. A finding needs at least `LEAST` reversals. Severity: the
+reversals divided by `MANY`, at most 1.
+
+A gap begins when the pool shrinks and ends when the replicas serve that it adds next. It also covers the time that
+these replicas took to start, once more, because they have to work off the backlog. Of the loss of the requests that
+were late in gaps, the finding explains the fraction that would not be late at the rate of late requests at other times.
 """
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Final
 
-from headway.results.findings.observed import CAUSE, Observed, duration, examples, many, seconds, span, worst
+from headway.results.findings.observed import CAUSE, Observed, duration, examples, many, runs, seconds, span, worst
 from headway.results.findings.remedies import autoscaler, more_replicas
 from headway.results.recorder import ScaleRecord
 from headway.results.records import SCALING, Finding, Suggestion, group_by
-from headway.results.scaling import turns_back
-from headway.results.time_split import QUEUED
+from headway.results.scaling import OSCILLATION_PS, turns_back
 
 KIND: Final = "scale_oscillation"
 ROLE: Final = CAUSE
@@ -30,8 +35,7 @@ def find(run: Observed) -> list[Finding]:
     findings = []
     for pool, changes in group_by(run.result.scaling_events, lambda change: change.pool).items():
         for episode in _episodes(changes):
-            if len(episode) > LEAST:
-                findings.append(_finding(run, pool, episode))
+            findings.append(_finding(run, pool, episode))
     return worst(findings)
 
 
@@ -47,20 +51,32 @@ def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
     yield from more_replicas(run, finding, figure=figure)
 
 
-def _episodes(changes: Sequence[ScaleRecord]) -> list[list[ScaleRecord]]:
-    """Return series of consecutive changes in which every change after the first is a reversal."""
-    episodes = [[changes[0]]]
-    for change in changes[1:]:
-        if turns_back(episodes[-1][-1], change):
-            episodes[-1].append(change)
-        else:
-            episodes.append([change])
-    return episodes
+def _episodes(changes: Sequence[ScaleRecord]) -> Iterator[list[ScaleRecord]]:
+    """Yield the changes of each episode that has enough reversals."""
+    for begin, end in runs([change.at_ps for change in changes], OSCILLATION_PS):
+        places = [place for place in range(begin + 1, end) if turns_back(changes[place - 1], changes[place])]
+        if len(places) >= LEAST:
+            yield list(changes[places[0] - 1 : places[-1] + 1])
+
+
+def _explains(run: Observed, episode: Sequence[ScaleRecord]) -> float:
+    gaps: list[tuple[int, int]] = []
+    shrunk = -1
+    for change in episode:
+        if change.after < change.before:
+            shrunk = change.at_ps if shrunk < 0 else shrunk
+        elif shrunk >= 0:
+            wait = max((delay if delay >= 0 else run.ended_ps for delay in change.delays_ps), default=0)
+            gaps.append((shrunk, change.at_ps + 2 * wait))
+            shrunk = -1
+    everywhere = [-1, *run.instances]  # -1: requests that no instance received
+    late = run.late_during(gaps, everywhere)
+    return run.loss.claim(dict.fromkeys(late, run.excess_late(gaps, everywhere)))
 
 
 def _finding(run: Observed, pool: str, episode: list[ScaleRecord]) -> Finding:
     at, until = episode[0].at_ps, episode[-1].at_ps
-    turns = len(episode) - 1
+    turns = sum(turns_back(first, second) for first, second in pairwise(episode))
     ups = sum(change.after > change.before for change in episode)
     sizes = [size for change in episode for size in (change.before, change.after)]
     fewest, most = min(sizes), max(sizes)
@@ -90,6 +106,6 @@ def _finding(run: Observed, pool: str, episode: list[ScaleRecord]) -> Finding:
             "most": most,
             "mean_interval_s": seconds(until - at) / turns,
         },
-        explains=run.loss.share(run.loss.within(at, until), ("router", *QUEUED)),
+        explains=_explains(run, episode),
         resource="replicas",
     )

@@ -18,10 +18,12 @@ its end. If no instance received the request, U and B are computed for all insta
 the sum of these means over the late requests of other tenants.
 
 **Finding.** A tenant has a finding if three conditions hold. The blame is at least `LEAST` requests. The blame is at
-least `LEAST_SHARE` of the late requests of other tenants. The third condition compares two groups of other tenants'
-requests: those that arrive while this tenant's U is above 0, and those that arrive while every U is 0. The requests of
-the first group are late at least `LIFT` times as often as those of the second. Severity: the blame divided by the
-number of late requests of other tenants.
+least `LEAST_SHARE` of the late requests of other tenants. If the tenant's bursts are to blame for at least
+`LEAST_OF_ALL` of all late requests, in the same way and including its own, then late requests of other tenants that are
+blamed on the bursts of those tenants themselves do not count here. The third condition compares two groups of other
+tenants' requests: those that arrive while this tenant's U is above 0, and those that arrive while every U is 0. The
+requests of the first group are late at least `LIFT` times as often as those of the second. Severity: the blame divided
+by the number of late requests of other tenants.
 """
 
 from bisect import bisect_left
@@ -58,6 +60,7 @@ TIMES: Final = 3
 FEWEST: Final = 10
 LEAST: Final = 5
 LEAST_SHARE: Final = 0.15
+LEAST_OF_ALL: Final = 0.25
 LIFT: Final = 1.5
 ANYWHERE: Final = -1  # stands for all instances together: the place of requests that no instance received
 
@@ -90,6 +93,8 @@ class Suffered(NamedTuple):
     late_inside: int
     outside: int  # number of requests of other tenants that arrived while no work of any burst remained
     late_outside: int
+    explains: float  # fraction of all late requests, also of this tenant, that is blamed on the bursts
+    own_of_others: float  # late requests of other tenants that are blamed on the bursts of those tenants themselves
 
     @property
     def share(self) -> float:
@@ -98,7 +103,9 @@ class Suffered(NamedTuple):
     @property
     def matters(self) -> bool:
         inside, outside = self.late_inside / max(1, self.inside), self.late_outside / max(1, self.outside)
-        return self.blame >= LEAST and self.share >= LEAST_SHARE and inside >= LIFT * outside
+        several = self.explains >= LEAST_OF_ALL  # whether it is one of several bursts that share most of the loss
+        others = self.late - self.own_of_others if several else self.late
+        return self.blame >= max(LEAST, LEAST_SHARE * others) and inside >= LIFT * outside
 
 
 def find(run: Observed) -> list[Finding]:
@@ -279,14 +286,20 @@ def _suffered(run: Observed, tenant: int, places: dict[int, Place]) -> Suffered:
             for period in periods:
                 arrived[word] += len(_within(run, place.arrived, period)) - len(_within(run, own, period))
                 late[word] += len(_within(run, place.late, period)) - len(_within(run, own_late, period))
+    blame = sum(place.sweep.blame[tenant] for place in places.values())
+    own = sum(place.sweep.own[tenant] for place in places.values())
     return Suffered(
         tenant=tenant,
-        blame=sum(place.sweep.blame[tenant] for place in places.values()),
+        blame=blame,
         late=max(1, late["all"]),
         inside=arrived["inside"],
         late_inside=late["inside"],
         outside=arrived["all"] - arrived["any"],
         late_outside=late["all"] - late["any"],
+        explains=min(1.0, (blame + own) / run.missed.count(MISSED)),
+        own_of_others=sum(
+            blame for place in places.values() for other, blame in place.sweep.own.items() if other != tenant
+        ),
     )
 
 
@@ -340,6 +353,6 @@ def _finding(run: Observed, each: Suffered, burst: Burst, places: dict[int, Plac
             "late_outside": each.late_outside,
             "of_this_kind": total,
         },
-        explains=min(1.0, each.blame / run.missed.count(MISSED)),
+        explains=each.explains,
         blames=[Blame("tenant", name, min(1.0, each.share))],
     )

@@ -38,17 +38,17 @@ TWO_BURSTS: Final = Trouble(
     name="two-bursts",
     text="Two tenants send many times their usual rates, one after the other.",
     healthy=changed(TENANTS, {"workload": {"tenants": {"core": {"rate": "6/s"}}}}),
-    mild=_two_spikes(17),
+    mild=_two_spikes(18),
     medium=_two_spikes(21),
     severe=_two_spikes(40),
     causes=("tenant_burst:tenant=bolt", "tenant_burst:tenant=core"),
 )
 
 
-def _storm(spike_at: str) -> Json:
+def _storm(retries: int, spike_at: str) -> Json:
     return {
         "workload": {
-            "timeout": "2500ms", "retry": {"max": 4, "backoff": "100ms"}, "profile": {"at": spike_at},
+            "timeout": "2500ms", "retry": {"max": retries, "backoff": "300ms"}, "profile": {"at": spike_at},
         },
     }  # fmt: skip
 
@@ -60,15 +60,15 @@ RETRY_STORM: Final = Trouble(
         BASE,
         {
             "workload": {
-                "rate": "65/s", "duration": "20s",
-                "profile": {"type": "spike", "multiplier": 1.8, "at": "4s", "duration": "2s"},
+                "rate": "40/s", "duration": "25s",
+                "profile": {"type": "spike", "multiplier": 3.2, "at": "4s", "duration": "2s"},
             },
             "slo": {"ttft": "2s", "tpot": "40ms"},
         },
     ),
-    mild=_storm("17s"),
-    medium=_storm("15s"),
-    severe=_storm("4s"),
+    mild=_storm(2, "21s"),
+    medium=_storm(3, "15s"),
+    severe=_storm(4, "4s"),
     causes=("retry_storm",),
 )  # fmt: skip
 

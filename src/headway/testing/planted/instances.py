@@ -29,7 +29,7 @@ STRAGGLER: Final = Trouble(
             "slo": {"tpot": "35ms"},
         },
     ),
-    mild=_slow("instance-1", 6, "1s"),
+    mild=_slow("instance-1", 6, "1700ms"),
     medium=_slow("instance-1", 8, "5s"),
     severe=_slow("instance-1", 10, "12s"),
     causes=("slow_instance:instance=instance-1",),

@@ -1,0 +1,122 @@
+"""Retry storm: clients send failed requests again, and these attempts are so much work that more requests fail.
+
+A retry is a further attempt of the same turn of a session. If requests have no session, a retry is a request that
+arrives exactly when the clients' `retry` setting sends a failed request of the same tenant and length again.
+
+Retries explain the whole loss of a late request that is a retry, because without retries it would not exist. For
+another late request, they explain the fraction of work that is due to retries, among the requests that arrived from
+`NEAR_PS` before it until its end; the work of a request is its computed prompt tokens and its output tokens. There is
+a finding if at least `LEAST` retries are at least `SHARE` of the requests that arrived from the first retry to the
+last. Severity: the fraction of retries among all counted requests.
+"""
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from itertools import accumulate
+from typing import Final
+
+from headway.config.units import duration_ps
+from headway.results.findings.observed import CAUSE, Observed, many, percent, seconds, span
+from headway.results.recorder import FAILED, REJECTED, TIMED_OUT
+from headway.results.records import Blame, Finding
+from headway.types import PS_PER_SECOND
+
+KIND: Final = "retry_storm"
+ROLE: Final = CAUSE
+AREA: Final = "admission"
+ADVICE: Final = (
+    "Admission: reject early what would time out (deadline), or let clients back off longer (retry.backoff)."
+)
+ORDER: Final = 19
+LEAST: Final = 10
+SHARE: Final = 0.1
+LOST: Final = (REJECTED, TIMED_OUT, FAILED)
+NEAR_PS: Final = 5 * PS_PER_SECOND
+
+
+def find(run: Observed) -> list[Finding]:
+    retries = _retries(run)
+    if len(retries) < LEAST or not run.loss.late:
+        return []
+    requests = run.requests
+    arrivals = requests.arrival_ps
+    at, until = arrivals[retries[0]], arrivals[retries[-1]]
+    inside = bisect_left(arrivals, until + 1) - bisect_left(arrivals, at)
+    if len(retries) < SHARE * inside:
+        return []
+    again = frozenset(retries)
+    work = [
+        max(1, prompt - cached + output)
+        for prompt, cached, output in requests.select("prompt_tokens", "cached_tokens", "output_tokens")
+    ]
+    total = [0, *accumulate(work)]
+    repeated = [0, *accumulate(amount if row in again else 0 for row, amount in enumerate(work))]
+    claims = {}
+    for row in run.loss.late:
+        until = requests.finished_ps[row] if requests.finished_ps[row] >= 0 else run.ended_ps
+        begin, end = bisect_left(arrivals, arrivals[row] - NEAR_PS), bisect_left(arrivals, until + 1)
+        share = (repeated[end] - repeated[begin]) / max(1, total[end] - total[begin])
+        claims[row] = 1.0 if row in again else share
+    tenants = Counter(run.tenants[requests.tenant[row]] for row in retries)
+    explains = run.loss.claim(claims)
+    return [
+        Finding(
+            kind=KIND,
+            at_ps=at,
+            until_ps=until,
+            severity=min(1.0, len(retries) / max(1, len(requests) - run.warmup)),
+            count=len(retries),
+            title=(
+                f"{many(len(retries), 'request')} ({percent(len(retries) / inside)} of those that arrived "
+                f"{span(at, until)}) were further attempts after a failure; they and the requests that they delayed "
+                f"are {percent(explains)} of the loss."
+            ),
+            requests=[row for row in retries if row in claims][:20],
+            evidence={
+                "retries": len(retries),
+                "share": len(retries) / inside,
+                "share_of_work": (repeated[-1] / total[-1]),
+                "storm_s": seconds(until - at),
+            },
+            explains=explains,
+            resource="choice",
+            blames=[Blame("tenant", name, count / len(retries)) for name, count in tenants.most_common(3)]
+            if len(run.tenants) > 1
+            else [],
+        )
+    ]
+
+
+def _retries(run: Observed) -> list[int]:
+    """Return the counted requests that repeat an earlier attempt."""
+    requests, table = run.requests, run.result.requests
+    policies = _policies(run)
+    # (time, tenant, prompt tokens) of expected retries -> the numbers of their attempts
+    due: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
+    seen: set[tuple[int, str, int]] = set()
+    again = []
+    columns = requests.select("arrival_ps", "tenant", "prompt_tokens", "turn", "outcome", "finished_ps")
+    sessions = table.column("session")
+    for row, (arrival, tenant, tokens, turn, outcome, end) in enumerate(columns):
+        expected = due.get((arrival, tenant, tokens))
+        attempt = expected.pop() if expected else 0
+        same = (tenant, sessions[row], turn)
+        if (attempt or (sessions[row] and same in seen)) and row >= run.warmup:
+            again.append(row)
+        seen.add(same)
+        most, backoff = policies.get(run.tenants[tenant], (0, 0))
+        if outcome in LOST and end >= 0 and attempt < most:
+            due[end + (backoff << attempt), tenant, tokens].append(attempt + 1)
+    return again
+
+
+def _policies(run: Observed) -> dict[str, tuple[int, int]]:
+    """Return how often the clients of each tenant retry, and their first pause."""
+    workload = run.scenario.get("workload") or {}
+    tenants = workload.get("tenants") or {name: {} for name in run.tenants.values()}
+    policies = {}
+    for name, own in tenants.items():
+        retry = own.get("retry", workload.get("retry"))
+        if retry:
+            policies[name] = (retry["max"], duration_ps(retry["backoff"], "retry.backoff"))
+    return policies
