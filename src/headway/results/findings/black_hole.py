@@ -7,21 +7,20 @@ there. Severity: the fraction of the counted requests that failed there.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Final
 
 from headway.results.findings.instance_failure import find_outages
 from headway.results.findings.observed import CAUSE, Observed, many, percent, worst
+from headway.results.findings.remedies import aim, name_of, use
 from headway.results.recorder import FAILED
-from headway.results.records import Blame, Finding
+from headway.results.records import CLUSTER, ROUTING, Blame, Finding, Suggestion
 from headway.types import SERVING
 
 KIND: Final = "black_hole"
 ROLE: Final = CAUSE
 AREA: Final = "routing"
-ADVICE: Final = (
-    "Routing: take an instance out of the rotation after a failure, until it has been healthy for some time."
-)
-ORDER: Final = 21
+ORDER: Final = 27
 LEAST: Final = 10
 TIMES: Final = 3
 SHARE: Final = 0.9
@@ -57,6 +56,14 @@ def find(run: Observed) -> list[Finding]:
             if rate >= TIMES * usual and pull >= SHARE * peer_pull:
                 findings.append(_finding(run, instance, rows, rate, usual, pull / max(1e-30, peer_pull)))
     return worst(findings)
+
+
+def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
+    retries = run.scenario.get("retries", 0)
+    text = "Cluster: let the router send a request that an instance lost to another instance (retries)."
+    yield Suggestion(CLUSTER, {"retries": max(2, 2 * retries)}, aim(run), text)
+    if name_of(run, ROUTING) != "round-robin":
+        yield from use(run, ROUTING, "round-robin", ", which does not prefer an instance because it is empty")
 
 
 def _open_ps(run: Observed, instance: int) -> int:

@@ -10,19 +10,18 @@ the most frequent number of cached tokens. Severity: that of the hot spot, times
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Final
 
 from headway.results.findings import hot_spot
 from headway.results.findings.observed import CAUSE, Observed, many, percent, span, worst
-from headway.results.records import Blame, Finding
+from headway.results.findings.remedies import balance, more_replicas
+from headway.results.records import Blame, Finding, Suggestion
 
 KIND: Final = "hot_prefix"
 ROLE: Final = CAUSE
 AREA: Final = "routing"
-ADVICE: Final = (
-    "Routing: raise the weight of load against prefix-affinity, so that a popular prefix is cached on more instances."
-)
-ORDER: Final = 17
+ORDER: Final = 24
 LEAST: Final = 0.25
 SHARE: Final = 0.5
 
@@ -41,6 +40,11 @@ def find(run: Observed) -> list[Finding]:
         if rows and len(drawn) >= SHARE * len(rows):
             findings.append(_finding(run, spot, rows, drawn))
     return worst(findings)
+
+
+def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
+    yield from balance(run)
+    yield from more_replicas(run, finding)
 
 
 def _drawn(run: Observed, row: int) -> bool:

@@ -12,22 +12,21 @@ last. Severity: the fraction of retries among all counted requests.
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from itertools import accumulate
 from typing import Final
 
 from headway.config.units import duration_ps
 from headway.results.findings.observed import CAUSE, Observed, many, percent, seconds, span
+from headway.results.findings.remedies import more_replicas, reject_late
 from headway.results.recorder import FAILED, REJECTED, TIMED_OUT
-from headway.results.records import Blame, Finding
+from headway.results.records import Blame, Finding, Suggestion
 from headway.types import PS_PER_SECOND
 
 KIND: Final = "retry_storm"
 ROLE: Final = CAUSE
 AREA: Final = "admission"
-ADVICE: Final = (
-    "Admission: reject early what would time out (deadline), or let clients back off longer (retry.backoff)."
-)
-ORDER: Final = 19
+ORDER: Final = 26
 LEAST: Final = 10
 SHARE: Final = 0.1
 LOST: Final = (REJECTED, TIMED_OUT, FAILED)
@@ -85,6 +84,11 @@ def find(run: Observed) -> list[Finding]:
             else [],
         )
     ]
+
+
+def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
+    yield from reject_late(run)
+    yield from more_replicas(run, finding)
 
 
 def _retries(run: Observed) -> list[int]:

@@ -16,13 +16,14 @@ be late at the rate of the rest of the run. Severity: the fraction of the run in
 1 − 1/slowness.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from headway.results.findings.hot_spot import serving
 from headway.results.findings.observed import CAUSE, Observed, many, runs, seconds, span, worst
+from headway.results.findings.remedies import balance, more_replicas
 from headway.results.loss import PARTS
-from headway.results.records import Blame, Finding
+from headway.results.records import Blame, Finding, Suggestion
 from headway.results.sample import MISSED
 from headway.results.time_grid import Grid
 from headway.types import PS_PER_SECOND
@@ -30,10 +31,7 @@ from headway.types import PS_PER_SECOND
 KIND: Final = "slow_instance"
 ROLE: Final = CAUSE
 AREA: Final = "capacity"
-ADVICE: Final = (
-    "Capacity: replace or drain the slow instance; until then, route by measured latency (predicted-latency)."
-)
-ORDER: Final = 16
+ORDER: Final = 23
 SLICES: Final = 200
 SLICE_PS: Final = PS_PER_SECOND // 4
 SLICES_SLOW: Final = 3
@@ -93,6 +91,11 @@ def find(run: Observed) -> list[Finding]:
             if places:
                 findings.append(_finding(run, instance, peers, pace, places, grid))
     return worst(finding for finding in findings if finding.explains)
+
+
+def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
+    yield from balance(run)
+    yield from more_replicas(run, finding)
 
 
 def _paces(run: Observed, peers: Sequence[int], grid: Grid) -> dict[int, Pace]:

@@ -12,16 +12,14 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from headway.results.findings.observed import CAUSE, Observed, duration, many, percent, seconds, span, worst
-from headway.results.records import Blame, Finding, group_by
+from headway.results.findings.remedies import aim, autoscaler, earlier_scaling, more_replicas
+from headway.results.records import SCALING, Blame, Finding, Suggestion, group_by
 from headway.types import PS_PER_SECOND
 
 KIND: Final = "slow_start"
 ROLE: Final = CAUSE
 AREA: Final = "scaling"
-ADVICE: Final = (
-    "Scaling: keep more replicas ready (min_replicas), scale earlier (a lower target), or load models faster."
-)
-ORDER: Final = 18
+ORDER: Final = 25
 YIELDS_TO: Final = ("scale_oscillation",)  # the replicas had been removed shortly before
 LEAST_PS: Final = PS_PER_SECOND
 FEWEST: Final = 5
@@ -48,6 +46,18 @@ def find(run: Observed) -> list[Finding]:
         if finding:
             findings.append(finding)
     return worst(findings)
+
+
+def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
+    yield from more_replicas(run, finding)
+    path, scaling = autoscaler(run, finding.evidence["pool"])
+    target = scaling.get("target")
+    if isinstance(target, int | float):
+        text = (
+            f"Scaling: lower target from {target:g} to {target / 2:g}, so that replicas start before they are needed."
+        )
+        yield Suggestion(SCALING, {f"{path}.target": target / 2}, aim(run), text)
+    yield from earlier_scaling(run)
 
 
 def _episodes(starts: list[tuple[int, int]]) -> Iterator[Episode]:

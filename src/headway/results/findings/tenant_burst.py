@@ -287,7 +287,7 @@ def _suffered(run: Observed, tenant: int, places: dict[int, Place]) -> Suffered:
                 arrived[word] += len(_within(run, place.arrived, period)) - len(_within(run, own, period))
                 late[word] += len(_within(run, place.late, period)) - len(_within(run, own_late, period))
     blame = sum(place.sweep.blame[tenant] for place in places.values())
-    own = sum(place.sweep.own[tenant] for place in places.values())
+    itself = sum(place.sweep.own[tenant] for place in places.values())
     return Suffered(
         tenant=tenant,
         blame=blame,
@@ -296,7 +296,7 @@ def _suffered(run: Observed, tenant: int, places: dict[int, Place]) -> Suffered:
         late_inside=late["inside"],
         outside=arrived["all"] - arrived["any"],
         late_outside=late["all"] - late["any"],
-        explains=min(1.0, (blame + own) / run.missed.count(MISSED)),
+        explains=min(1.0, (blame + itself) / run.missed.count(MISSED)),
         own_of_others=sum(
             blame for place in places.values() for other, blame in place.sweep.own.items() if other != tenant
         ),
