@@ -12,9 +12,9 @@ from typing import Final
 
 from headway.results.findings.instance_failure import find_outages
 from headway.results.findings.observed import CAUSE, Observed, many, percent, worst
-from headway.results.findings.remedies import aim, name_of, use
+from headway.results.findings.remedies import more_retries, name_of, use
 from headway.results.recorder import FAILED
-from headway.results.records import CLUSTER, ROUTING, Blame, Finding, Suggestion
+from headway.results.records import ROUTING, Blame, Finding, Suggestion
 from headway.types import SERVING
 
 KIND: Final = "black_hole"
@@ -59,9 +59,7 @@ def find(run: Observed) -> list[Finding]:
 
 
 def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
-    retries = run.scenario.get("retries", 0)
-    text = "Cluster: let the router send a request that an instance lost to another instance (retries)."
-    yield Suggestion(CLUSTER, {"retries": max(2, 2 * retries)}, aim(run), text)
+    yield from more_retries(run)
     if name_of(run, ROUTING) != "round-robin":
         yield from use(run, ROUTING, "round-robin", ", which does not prefer an instance because it is empty")
 
