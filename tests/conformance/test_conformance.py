@@ -16,7 +16,7 @@ pytest.importorskip("prometheus_client", reason="the extra `gateway` is not inst
 
 from canned import DONE, Canned, event, stream
 
-from headway.conformance import router_checks
+from headway.conformance import router_checks, router_client
 from headway.conformance.checked_engines import Engines
 from headway.conformance.conformance_run import fill_in
 from headway.conformance.router_checks import CHECKS, FAILED, PASSED, UNKNOWN, Bench, series, turned_away
@@ -100,6 +100,27 @@ def test_an_engine_asked_directly_holds_nothing_back_but_is_no_router(engines: E
     for name in ("the first token is not held back", "tokens are passed on one by one"):
         assert CHECKS[name](alone)[0] == PASSED
     assert CHECKS["requests go elsewhere while an engine is gone"](alone)[0] == FAILED
+
+
+def test_an_engine_asked_directly_neither_avoids_broken_streams_nor_hides_a_hang(
+    engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router_checks, "BREAKS", 4)
+    monkeypatch.setattr(router_checks, "STALL_S", 0.2)
+    monkeypatch.setattr(router_client, "WAIT_S", 0.5)
+    alone = Bench(Router(engines.urls[0], engines.model), engines)
+    outcome, detail = CHECKS["an engine that breaks its streams is avoided"](alone)
+    assert (outcome, detail) == (
+        FAILED,
+        "0 of 4 streams were complete, of the last 4 0; 0 broken ones looked complete",
+    )
+    outcome, detail = CHECKS["a hung engine holds nothing up"](alone)
+    assert outcome == FAILED and "did not end in time; 0 of 3" in detail
+
+
+def test_the_gateway_avoids_an_engine_that_breaks_its_streams(live: Any, engines: Engines) -> None:
+    outcome, detail = CHECKS["an engine that breaks its streams is avoided"](bench(live, engines))
+    assert outcome == PASSED and detail.startswith("9 of 12"), detail
 
 
 def test_a_command_has_its_places_filled_in_and_others_left() -> None:

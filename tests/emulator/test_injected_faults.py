@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -88,6 +89,34 @@ def test_an_engine_that_hangs_goes_on_when_it_is_well_again(start: Start) -> Non
     one.fault("none")
     assert ask(one).usage.completion_tokens == 3
     assert not one.host.room.instances[0].batch.running
+
+
+def test_a_frozen_engine_answers_nothing_until_it_goes_on(start: Start) -> None:
+    one = start(2)
+    one.fault("freeze")
+    with pytest.raises(openai.APITimeoutError):
+        client(one, timeout=0.2).completions.create(model=MODEL, prompt="x", max_tokens=2)
+    with pytest.raises(openai.APITimeoutError):
+        client(one, timeout=0.2).models.list()
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(ask, one)
+        one.until(lambda: len(one.host.replicas[0].clients) == 1)
+        one.fault("none", through=1)
+        assert late.result().usage.completion_tokens == 3
+    assert not one.host.room.instances[0].batch.running
+
+
+@pytest.mark.parametrize("mode", ["cut", "garbage"])
+def test_an_engine_breaks_its_streams_after_some_tokens(start: Start, mode: str) -> None:
+    one = start()
+    one.fault(mode, tokens=2, requests=1)
+    result = []
+    with pytest.raises(Exception, match=r"peer closed|incomplete|illegal|malformed|Connection"):
+        for chunk in ask(one, tokens=20, stream=True):
+            result.append(chunk)
+    assert len(result) == 2
+    assert len(list(ask(one, tokens=20, stream=True))) == 20  # only one stream was to break
+    one.until(lambda: not one.host.room.instances[0].batch.running)
 
 
 def test_a_fault_of_some_seconds_passes(start: Start) -> None:

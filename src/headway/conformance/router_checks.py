@@ -13,12 +13,15 @@ from typing import Final
 from msgspec import Struct
 
 from headway.conformance.checked_engines import STEP_MS, Engines
-from headway.conformance.router_client import Router, get, text
+from headway.conformance.router_client import WAIT_S, Answer, Router, get, text
 
 PASSED, FAILED, UNKNOWN = "passed", "failed", "not checked"
 SHEDS: Final = 12  # number of requests that the overload check sends
 GONE_S: Final = 4.0  # time for which a crashed engine is down, in seconds
 ARRIVE_S: Final = 10.0  # maximum time for a request to reach an engine
+BREAKS: Final = 12  # number of streams that the check of broken streams sends
+AFTERWARDS: Final = 4  # number of the last ones among them that must be complete
+STALL_S: Final = 0.8 * WAIT_S  # time within which a router must notice a hung engine, in seconds
 COUNT_S: Final = 1.5  # time after which the router's metrics page must count a request, in seconds
 COLD: Final = 8  # number of uncached prompts that are sent for each engine
 MOST_COLD: Final = 12  # the check fails if one engine receives more uncached prompts than this
@@ -133,6 +136,55 @@ def engine_dies(bench: Bench) -> tuple[str, str]:
         end = "all its tokens"
     honest = answer.tokens >= 60 or ((answer.error or not answer.whole) and not answer.complete)
     return (PASSED if honest else FAILED), f"after {answer.tokens} of 60 tokens the client saw {end}"
+
+
+def broken_streams(bench: Bench) -> tuple[str, str]:
+    """Check that no broken stream looks complete, and that the router avoids an engine that breaks its streams."""
+    engines, prompt = bench.engines, text("breaks its streams")
+    engines.strike("cut", bench.served_by(prompt) or 0, tokens=2)
+    try:
+        answers = [bench.router.ask(f"{prompt} question {number}", 8) for number in range(BREAKS)]
+    finally:
+        engines.strike("none")
+    served = [answer.complete and answer.tokens == 8 for answer in answers]
+    posing = sum(answer.complete and answer.tokens < 8 for answer in answers)
+    detail = (
+        f"{sum(served)} of {BREAKS} streams were complete, of the last {AFTERWARDS} {sum(served[-AFTERWARDS:])}; "
+        f"{posing} broken ones looked complete"
+    )
+    return (PASSED if all(served[-AFTERWARDS:]) and not posing else FAILED), detail
+
+
+def hung_engine(bench: Bench) -> tuple[str, str]:
+    """Check that a stream of a frozen engine ends in time, and that other engines serve the engine's requests."""
+    engines, prompt = bench.engines, text("hangs")
+    with ThreadPoolExecutor(4) as pool:
+        before = engines.counts()
+        stream = pool.submit(_timed, bench.router, prompt, 200)
+        engines.until(lambda: any(engines.gains(before)), ARRIVE_S)
+        gains = engines.gains(before)
+        time.sleep(8 * STEP_MS / 1000)
+        engines.strike("freeze", gains.index(max(gains)))
+        try:
+            others = [pool.submit(_timed, bench.router, f"{prompt} question {number}", 2) for number in range(3)]
+            answers = [each.result() for each in others]
+            begun, seconds = stream.result()
+        finally:
+            engines.strike("none")
+    served = [took for answer, took in answers if answer.status == 200 and answer.tokens == 2 and took < STALL_S]
+    if not begun.tokens:
+        return FAILED, f"no answer began (status {begun.status})"
+    ended = not begun.complete and seconds < STALL_S
+    how = "an error event" if begun.error else "a broken connection"
+    end = f"ended with {how} after {seconds:.0f} s" if ended else "did not end in time"
+    waits = f" after {max(served):.0f} s or less" if served else ""
+    detail = f"the stream of the hung engine {end}; {len(served)} of 3 requests were served elsewhere{waits}"
+    return (PASSED if ended and len(served) == 3 else FAILED), detail
+
+
+def _timed(router: Router, prompt: str, tokens: int) -> tuple[Answer, float]:
+    begun = time.monotonic()
+    return router.ask(prompt, tokens), time.monotonic() - begun
 
 
 def others_serve(bench: Bench) -> tuple[str, str]:
@@ -258,6 +310,8 @@ CHECKS: Final[dict[str, Callable[[Bench], tuple[str, str]]]] = {
     "a client's cancel reaches the engine": cancel,
     "a stream whose engine dies does not look complete": engine_dies,
     "requests go elsewhere while an engine is gone": others_serve,
+    "an engine that breaks its streams is avoided": broken_streams,
+    "a hung engine holds nothing up": hung_engine,
     "overload is answered": overload,
     "rejected requests are counted": count_refusals,
     "a reload breaks no request": reload_engines,

@@ -19,6 +19,7 @@ STREAM: Final = (
     b"x-request-id: %b\r\nx-engine: %b\r\n\r\n"
 )
 OVER: Final = b"0\r\n\r\n"
+GARBAGE: Final = b"zz\r\nthis is no chunk\r\n"
 
 
 class Flight:
@@ -34,11 +35,11 @@ class Flight:
         self.answer = kind(self.id, int(time.time()), request.body.model or replica.model, request)
         self.streams = bool(request.body.stream) and request.kind != "embedding"
         self.sent = 0  # number of tokens sent to the client
-        self.over = False
+        self.over = self.broken = False
         self.enqueued_ps = self.first_ps = self.last_ps = -1
 
     def on_tokens(self, tokens: int, now: int) -> None:
-        if self.over or tokens <= self.sent:
+        if self.over or self.broken or tokens <= self.sent:
             return
         replica = self.replica
         tokens = self.sent + replica.grant_tokens(tokens - self.sent)
@@ -52,11 +53,15 @@ class Flight:
         self.last_ps = now
         first, self.sent = self.sent, tokens
         if self.streams:
-            self._stream(first, tokens)
+            how = replica.breaks_stream(tokens)
+            if how:
+                self._break(how, first, tokens)
+            else:
+                self._stream(first, tokens)
 
     def on_finished(self, tokens: int, now: int) -> None:
         self.on_tokens(tokens, now)
-        if self.over or self.sent < tokens:
+        if self.over or self.broken or self.sent < tokens:
             return
         self.over = True
         self.replica.on_finished(self, now)
@@ -69,6 +74,15 @@ class Flight:
         final = usage if options is not None and options.include_usage else None
         self._write(chunk(self.answer.closing(final)) + OVER)
         client.finish(self.incoming.keep_alive)
+
+    def _break(self, how: str, first: int, end: int) -> None:
+        """Break the stream because of an injected fault. The request is then cancelled like one whose client left."""
+        self.broken = True
+        if first == 0:
+            self._write(STREAM % (self.id.encode(), self.replica.name.encode()))
+        data = chunk(b"".join([self.answer.token(number, False, None) for number in range(first, end)]))
+        self._write(data[: len(data) // 2] if how == "cut" else GARBAGE)
+        self.client.transport.close()
 
     def _stream(self, first: int, end: int) -> None:
         answer, whole = self.answer, self.request.script.tokens

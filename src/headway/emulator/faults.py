@@ -8,8 +8,22 @@ from msgspec import Meta, Struct, ValidationError, convert
 
 from headway.errors import HeadwayError
 
-Mode = Literal["none", "slow", "hang", "reset", "500", "503", "unhealthy", "crash", "crash-after-tokens"]
+Mode = Literal[
+    "none",
+    "slow",
+    "hang",
+    "freeze",
+    "reset",
+    "500",
+    "503",
+    "cut",
+    "garbage",
+    "unhealthy",
+    "crash",
+    "crash-after-tokens",
+]
 AT_ARRIVAL: Final = ("reset", "500", "503")  # modes that fail a request when it arrives
+AMID_STREAMS: Final = ("cut", "garbage")  # modes that break each stream
 
 
 class Fault(Struct, forbid_unknown_fields=True):
@@ -17,8 +31,11 @@ class Fault(Struct, forbid_unknown_fields=True):
 
     slow                steps take `factor` times as long
     hang                no step ends, so requests are accepted but never answered
+    freeze              the same, and no other request is answered either, such as `GET /health`, as after SIGSTOP
     reset               the connection of a request is closed before the first byte of the answer
     500, 503            every answer has this status
+    cut                 each stream ends within the chunk that follows `tokens` tokens
+    garbage             each stream continues with invalid HTTP after `tokens` tokens
     unhealthy           `GET /health` returns 503, but requests are served
     crash               all connections break, the cache is lost, and the port is closed
     crash-after-tokens  a crash after `tokens` more tokens

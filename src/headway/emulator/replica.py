@@ -17,7 +17,7 @@ from headway.emulator.content import Content
 from headway.emulator.emulated_metrics import EmulatedMetrics
 from headway.emulator.emulated_request import Flight
 from headway.emulator.engine_request import FIELD, EngineRequest, Reader
-from headway.emulator.faults import AT_ARRIVAL, NO_FAULT, Fault
+from headway.emulator.faults import AMID_STREAMS, AT_ARRIVAL, NO_FAULT, Fault
 from headway.emulator.kv_publisher import KvPublisher
 from headway.errors import HeadwayError
 from headway.http.replies import head_of
@@ -109,6 +109,9 @@ class Replica:
     def begin(self, client: ClientConnection, incoming: Incoming) -> None:
         path = incoming.target.partition(b"?")[0]
         kind = KINDS.get(path)
+        if self.fault.mode == "freeze" and path != b"/faults":
+            client.exchange = Unread(self, client, incoming)
+            return
         if kind is None or incoming.method != b"POST":
             self.host.paths.answer(self, client, incoming, path)
             return
@@ -152,14 +155,25 @@ class Replica:
 
     def _fail(self, client: ClientConnection, incoming: Incoming) -> None:
         mode = self.fault.mode
-        if self.fault.requests is not None:
-            self.left -= 1
-            if self.left == 0:  # no further request fails
-                self.set_fault(NO_FAULT)
+        self._count_fault()
         if mode == "reset":
             client.transport.abort()
         else:
             self.refuse(client, incoming, int(mode), "the engine fails because of an injected fault")
+
+    def _count_fault(self) -> None:
+        if self.fault.requests is not None:
+            self.left -= 1
+            if self.left == 0:  # no further request fails
+                self.set_fault(NO_FAULT)
+
+    def breaks_stream(self, tokens: int) -> str:
+        """Return how a stream breaks that is about to send its tokens up to this number; "" if it does not."""
+        mode = self.fault.mode
+        if mode not in AMID_STREAMS or tokens <= self.fault.tokens:
+            return ""
+        self._count_fault()
+        return mode
 
     # --- reports of flights -------------------------------------------------------------------------------------------
 
@@ -245,7 +259,7 @@ class Replica:
         self.left = fault.tokens if fault.mode == "crash-after-tokens" else fault.requests or 0
         if fault.mode == "slow":
             self.room.slow(self.index, Fraction(fault.factor).limit_denominator(1000))
-        elif fault.mode == "hang":
+        elif fault.mode in ("hang", "freeze"):
             self.room.stuck.add(self.index)
         elif fault.mode == "crash":
             self.crash()
@@ -255,8 +269,11 @@ class Replica:
     def _recover(self, returns: bool = True) -> None:
         """End the fault. If the replica has crashed and `returns` is true, start it again."""
         before, self.fault = self.fault, NO_FAULT
-        if before.mode in ("slow", "hang"):
+        if before.mode in ("slow", "hang", "freeze"):
             self.room.restore_speed(self.index)
+        for exchange in [client.exchange for client in self.clients]:
+            if isinstance(exchange, Unread):
+                exchange.read()
         if self.server is None and self.port and returns:
             self.host.spawn(self._return())
 
@@ -302,3 +319,24 @@ class Replica:
         head = head_of(status, len(body), tuple(fields), close=not incoming.keep_alive, kind=kind)
         client.transport.write(head + body)
         client.finish(incoming.keep_alive)
+
+
+class Unread:
+    """A request that a frozen engine has received but does not read before the fault ends."""
+
+    def __init__(self, replica: Replica, client: ClientConnection, incoming: Incoming) -> None:
+        self.replica, self.client, self.incoming = replica, client, incoming
+        self.over = self.sent = False
+
+    def read(self) -> None:
+        self.client.exchange = None
+        self.replica.begin(self.client, self.incoming)
+
+    def client_gone(self) -> None:
+        self.over = True
+
+    def overdue(self, now: float) -> None: ...
+
+    def hold(self) -> None: ...
+
+    def go_on(self) -> None: ...

@@ -188,12 +188,15 @@ class Fleet:
             backend.unready[reporter] = why
         self.settle(backend)
 
-    def spares(self, backend: Backend) -> bool:
-        """Return whether every model of this engine is served by another engine too."""
+    def spares(self, backend: Backend, or_on_trial: bool = False) -> bool:
+        """Return whether every model of this engine is served by another engine too. An engine on trial counts only
+        with `or_on_trial`."""
         others = [
             other
             for other in self.members
-            if other is not backend and other.view.state in SERVING and not other.on_trial
+            if other is not backend
+            and (other.view.state in SERVING or other.trial is not None)
+            and (or_on_trial or not other.on_trial)
         ]
         models = backend.spec.models or ("",)
         return all(any(not other.spec.models or model in other.spec.models for other in others) for model in models)

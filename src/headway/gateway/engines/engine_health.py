@@ -196,7 +196,7 @@ class Health:
         is ejected."""
         if backend.ejected:
             return True
-        if not self.fleet.spares(backend):
+        if not self.fleet.spares(backend, or_on_trial=True):
             self._end_trial(backend)
             return False
         backend.ejected, backend.on_trial, backend.trial, backend.outcomes = True, False, None, 0
