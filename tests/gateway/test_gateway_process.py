@@ -170,6 +170,23 @@ def test_a_stopped_process_is_killed_and_replaced(live, tmp_path: Path) -> None:
         assert process.wait(60) == 0
 
 
+@pytest.mark.full
+def test_workers_end_when_their_parent_dies(live, tmp_path: Path) -> None:
+    engine = live(1).engines[0]
+    file = tmp_path / "gateway.yaml"
+    file.write_text(
+        f"listen: 127.0.0.1:0\nbackends: {{a: http://127.0.0.1:{engine.port}}}\nshutdown: {{lame_duck: 0s}}\n"
+    )
+    command = [sys.executable, "-m", "headway.cli", "serve", str(file), "--workers", "2"]
+    with run_process(command) as process:
+        assert process.stderr is not None
+        next(line for line in process.stderr if "Ctrl-C or SIGTERM" in line)
+        process.kill()
+        rest = process.stderr.read()  # up to the end of the last process that can write there
+        assert rest.count("the parent process has died; this worker shuts down") == 2
+        assert rest.count("shutdown: complete") == 2
+
+
 def children(pid: int) -> list[int]:
     """Return the workers, without the resource tracker of multiprocessing."""
     workers = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

@@ -33,6 +33,7 @@ from headway.http.event_loop import run_loop
 from headway.http.open_files import most_files, raise_limit
 from headway.http.server_log import change_log, log_to_stderr
 
+START_S: Final = 300.0  # longest time until a worker serves, which includes loading tokenizers
 LOOK_S: Final = 0.5  # longest time between two looks at the workers
 context = multiprocessing.get_context("spawn")
 log = logging.getLogger("headway.gateway")
@@ -74,11 +75,26 @@ async def _serve(config: Config, started: Callable[[str], None], heartbeats: Cou
     ended = _handle_signals(app)
     if heartbeats is not None:
         beat(heartbeats, loop)
+        _end_with_parent(loop, ended)
     host, port = server.sockets[0].getsockname()[:2]
     started(f"http://{host}:{port}")
     await ended.wait()
     await app.drain(app.shutdown.limit_s, app.shutdown.lame_duck_s)
     log.info("shutdown: complete")
+
+
+def _end_with_parent(loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
+    """Shut down if the parent process dies. Otherwise, the worker would go on beside the workers of the next start."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def end() -> None:
+        loop.remove_reader(parent.sentinel)
+        log.error("the parent process has died; this worker shuts down")
+        ended.set()
+
+    loop.add_reader(parent.sentinel, end)
 
 
 def _handle_signals(app: App) -> asyncio.Event:
@@ -196,13 +212,14 @@ class Crew:
                 worker.ready = kind == "ready"
         except EOFError:
             pass
-        if worker.process.is_alive() and worker.watch.look() > self.config.worker_silence_s:
-            silent_s = worker.watch.silent_s
-            log.error("worker %d has sent no heartbeat for %.0f s; it is killed", worker.number, silent_s)
-            worker.process.kill()
-            worker.process.join()
         if worker.process.is_alive():
-            return
+            silent_s = worker.watch.look()
+            late = not worker.ready and time.monotonic() - worker.watch.started > START_S
+            if silent_s <= self.config.worker_silence_s and not late:
+                return
+            why = f"has not started within {START_S:g} s" if late else f"has sent no heartbeat for {silent_s:.0f} s"
+            log.error("worker %d %s; it is killed", worker.number, why)
+            worker.process.kill()
         worker.process.join()
         worker.link.close()
         del self.workers[worker.number]
