@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ pytest.importorskip("xxhash", reason="the extra `gateway` is not installed")
 
 from headway.gateway.app import App
 from headway.gateway.config import Config
+from headway.gateway.membership.file_source import LIVE
 
 FIRST = "backends: {a: 'http://127.0.0.1:1', b: 'http://127.0.0.1:2'}\npolicies: {routing: random}\n"
 
@@ -153,6 +155,16 @@ def test_settings_that_need_no_restart_take_effect_at_once(tmp_path: Path, caplo
         scene.file.write_text(FIRST)
         app.reload()
         assert app.services.retries == 2 and app.access_log.record_end not in app.services.on_end
+
+    play(tmp_path, act)
+
+
+def test_the_page_lists_the_keys_that_need_no_restart(tmp_path: Path, root: Path) -> None:
+    page = (root / "docs" / "gateway.md").read_text(encoding="utf-8")
+    sentence = next(line for line in page.splitlines() if line.endswith("Requests in flight go on."))
+
+    async def act(scene: Scene) -> None:
+        assert sorted(re.findall(r"`(\w+)`", sentence)) == sorted([*LIVE, *scene.source.settings])
 
     play(tmp_path, act)
 
