@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -185,6 +186,45 @@ def test_workers_end_when_their_parent_dies(live, tmp_path: Path) -> None:
         rest = process.stderr.read()  # up to the end of the last process that can write there
         assert rest.count("the parent process has died; this worker shuts down") == 2
         assert rest.count("shutdown: complete") == 2
+
+
+@pytest.mark.full
+def test_with_few_open_files_the_gateway_serves_as_many_connections_as_fit(live, tmp_path: Path) -> None:
+    engine = live(1).engines[0]
+    engine.tokens, engine.pause = 100, 0.05
+    file = tmp_path / "gateway.yaml"
+    file.write_text(
+        f"listen: 127.0.0.1:0\nbackends: {{a: http://127.0.0.1:{engine.port}}}\n"
+        "shutdown: {lame_duck: 0s}\nlimits: {address_connections: 1000}\n"
+    )
+    command = [
+        "bash",
+        "-c",
+        f"ulimit -n 256; exec {shlex.join([sys.executable, '-m', 'headway.cli', 'serve', str(file)])}",
+    ]
+    with run_process(command) as process:
+        assert process.stderr is not None
+        log = []
+        for line in process.stderr:
+            log.append(line)
+            if "Ctrl-C or SIGTERM" in line:
+                break
+        assert any("limits.connections: reduced from 16,384 to 96" in line for line in log)
+        port = int(line.split("http://127.0.0.1:")[1].split()[0])
+        body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": True}).encode()
+        request = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+        socks = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(96)]
+        for sock in socks:
+            sock.sendall(request)
+        assert {sock.recv(15) for sock in socks} == {b"HTTP/1.1 200 OK"}
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as one_more:
+            assert one_more.recv(12) == b"HTTP/1.1 503"
+        for sock in socks:
+            sock.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        rest = process.stderr.read()
+        assert rest.count("refused a connection") == 1 and "open files" not in rest and "failed" not in rest
 
 
 def children(pid: int) -> list[int]:
