@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from typing import Any
 
 from headway.results.recorder import COMPLETED, IN_FLIGHT
@@ -18,17 +18,17 @@ class Tokens(Part):
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
-        self.generated: Counter[int] = Counter()  # by request
-        self.known: Counter[int] = Counter()  # tokens of its prompt that were found or computed
+        self.generated: defaultdict[int, int] = defaultdict(int)  # by request
+        self.known: defaultdict[int, int] = defaultdict(int)  # tokens of its prompt that were found or computed
         self.found: dict[int, int] = {}  # of these, found when its turn first came
         self.loaded: dict[int, int] = {}  # of these, in stores below the GPU
-        self.later: Counter[int] = Counter()  # found at a later turn
-        self.computed: Counter[int] = Counter()
-        self.again: Counter[int] = Counter()  # computed although they had been found or computed before
-        self.yielded: Counter[int] = Counter()  # how often it was preempted
-        self.put_back: Counter[int] = Counter()  # how often it lost its blocks in some other way
-        self.by_instance: Counter[int] = Counter()  # prompt tokens computed for the first time
-        self.found_at: Counter[int] = Counter()
+        self.later: defaultdict[int, int] = defaultdict(int)  # found at a later turn
+        self.computed: defaultdict[int, int] = defaultdict(int)
+        self.again: defaultdict[int, int] = defaultdict(int)  # computed although they had been found or computed before
+        self.yielded: defaultdict[int, int] = defaultdict(int)  # how often it was preempted
+        self.put_back: defaultdict[int, int] = defaultdict(int)  # how often it lost its blocks in some other way
+        self.by_instance: defaultdict[int, int] = defaultdict(int)  # prompt tokens computed for the first time
+        self.found_at: defaultdict[int, int] = defaultdict(int)
         self.apart: dict[int, bool] = {}  # requests with two halves: whether the first token comes with the prompt
 
     # --- what happens
@@ -130,8 +130,8 @@ class Tokens(Part):
         for row in {job.row for job in event.after}:
             self.check_record(row)
         rows = recorder.rows
-        demand(sum(recorder.cached_tokens[:rows]) == self.found_at.total(), "Tokens were found by nobody.")
-        demand(sum(recorder.preemptions[:rows]) == self.yielded.total(), "No request had to yield.")
+        demand(sum(recorder.cached_tokens[:rows]) == sum(self.found_at.values()), "Tokens were found by nobody.")
+        demand(sum(recorder.preemptions[:rows]) == sum(self.yielded.values()), "No request had to yield.")
         if event.name != "stop":
             self.check_totals()
 
@@ -212,7 +212,7 @@ class Tokens(Part):
                 prompt = recorder.prompt_tokens[row]
                 demand(parts == prompt, "Request {} was completed with {} of {} prompt tokens.", row, parts, prompt)
         said = sum(one.output_tokens for one in stats), sum(one.prefill_tokens for one in stats)
-        counted = self.generated.total(), self.computed.total()
+        counted = sum(self.generated.values()), sum(self.computed.values())
         demand(said == counted, "The instances say {} tokens generated and computed, it was {}.", said, counted)
 
 
@@ -232,25 +232,24 @@ class Times(Part):
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
-        self.seen: list[dict[str, int]] = []
-        self.closed: list[bool] = []
+        self.seen: list[tuple[int, ...]] = []  # the times of each request, in the order of TIMES
+        self.open: list[int] = []  # requests that have come and not ended
 
     def check(self, event: Event) -> None:
         recorder = self.simulation.recorder
-        columns = [(name, getattr(recorder, name)) for name in TIMES]
-        for row in range(recorder.rows):
-            if row == len(self.seen):
-                self.seen.append(dict.fromkeys(TIMES, -1))
-                self.closed.append(False)
-            elif self.closed[row]:
-                continue
-            self.check_row(row, {name: column[row] for name, column in columns}, event)
-            self.closed[row] = recorder.finished_ps[row] >= 0
+        columns = [getattr(recorder, name) for name in TIMES]
+        for row in range(len(self.seen), recorder.rows):
+            self.seen.append((-1,) * len(TIMES))
+            self.open.append(row)
+        for row in self.open:
+            times = tuple([column[row] for column in columns])
+            if times != self.seen[row]:
+                self.check_row(row, dict(zip(TIMES, times, strict=True)), event)
+                self.seen[row] = times
+        self.open = [row for row in self.open if recorder.finished_ps[row] < 0]
 
     def check_row(self, row: int, times: dict[str, int], event: Event) -> None:
-        before = self.seen[row]
-        if times == before:
-            return
+        before = dict(zip(TIMES, self.seen[row], strict=True))
         for name, at in times.items():
             if at != before[name]:
                 demand(before[name] == -1, "Request {}: {} was {} and becomes {}.", row, name, before[name], at)
@@ -262,12 +261,12 @@ class Times(Part):
         needs = (("started_ps", "first_token_ps"), ("handed_ps", "transferred_ps"), ("transferred_ps", "transfer_ps"))
         for first, second in needs:
             demand(times[second] < 0 or times[first] >= 0, "Request {} has {} before {}.", row, second, first)
-        self.seen[row] = times
 
     def over(self) -> None:
         """Nothing was written later of what had ended."""
         recorder = self.simulation.recorder
-        for row, times in enumerate(self.seen):
+        for row, seen in enumerate(self.seen):
+            times = dict(zip(TIMES, seen, strict=True))
             said = {name: getattr(recorder, name)[row] for name in TIMES}
             demand(said == times, "Request {} was rewritten after its end: {}, then {}.", row, times, said)
             in_flight = recorder.outcome[row] == IN_FLIGHT

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 from headway.sim.handover import Handover
 from headway.sim.job import Job
@@ -46,8 +46,8 @@ class Ownership(Part):
     def check_instances(self) -> None:
         """Requests count at the instances that they were sent to, and as in flight there until they are over."""
         simulation, recorder = self.simulation, self.simulation.recorder
-        routed = Counter(self.routed)
-        in_flight: Counter[int] = Counter()
+        routed = defaultdict(int, self.routed)
+        in_flight: defaultdict[int, int] = defaultdict(int)
         ending = [job.row for job in simulation.cluster.ended]
         for row in self.open:
             there, before = recorder.instance[row], recorder.prefill_instance[row]
