@@ -7,7 +7,7 @@ ROUTERS := .venv-routers
 # One more than there are cores: some tests wait for servers or for a clock.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
-.PHONY: demo docs test test-full test-live test-long live browser etcd lint dist wheel bench stress chaos bench-compiled routers bench-gateway clean help
+.PHONY: demo docs test test-full test-live test-long live browser etcd bytecode lint dist wheel bench stress chaos bench-compiled routers bench-gateway clean help
 # Compiled files are kept: without them every process of the tests would compile the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 CASES ?= base 50k 64-instances long-outputs mooncake
@@ -17,7 +17,8 @@ demo: $(VENV)/.installed  ## which routing policy serves the embedded conversati
 	$(BIN)/headway compare --output runs/demo
 	$(BIN)/headway report runs/demo
 
-test: lint browser etcd  ## lint, strict types, layers, and the behaviour of every module
+test: $(VENV)/.installed-dev browser etcd  ## lint, strict types, layers, and the behaviour of every module
+	@$(MAKE) --no-print-directory -j2 lint bytecode
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not full and not live and not long"
 
 test-full: $(VENV)/.installed-dev browser etcd  ## all of exactness, docs and examples, the compiled wheel, Envoy, QUIC, schemathesis
@@ -47,6 +48,10 @@ etcd:  ## the system's etcd, where it is missing and can be installed
 
 docs: $(VENV)/.installed-docs  ## the documentation site, offline: open build/site/index.html
 	$(BIN)/python -m mkdocs build --strict --quiet
+
+# Otherwise each process of pytest would compile all tests. An error shows again when the tests run.
+bytecode: $(VENV)/.installed-dev  ## the tests compiled, beside their sources
+	@$(BIN)/python -m pytest --collect-only -qq >/dev/null || true
 
 lint: $(VENV)/.installed-dev  ## ruff, strict types, layers
 	$(BIN)/ruff check .
