@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 
 # No clock fails a test, and in `make test` and `make test-full` every run draws the same; `make test-long` draws anew.
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "steady")
-USUAL, MORE = 40, 50 if PROFILE == "anew" else 1
+USUAL, MORE = 25, 80 if PROFILE == "anew" else 1
 settings.register_profile(
     PROFILE,
     max_examples=USUAL * MORE,
@@ -23,7 +23,7 @@ settings.load_profile(PROFILE)
 
 
 def draws(count: int, **more: Any) -> settings:
-    """Return settings for so many examples; `make test-long` draws 50 times as many."""
+    """Return settings for so many examples; `make test-long` draws 80 times as many."""
     return settings(max_examples=count * MORE, **more)
 
 

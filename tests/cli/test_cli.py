@@ -645,7 +645,7 @@ def test_the_overview_groups_every_verb_in_a_line_of_80_columns(headway: Run) ->
     assert all(len(line[2:].split()) > 2 and line.rstrip("│ ").endswith(".") for line in lines if line.startswith("│ "))
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("shell", ["bash", pytest.param("zsh", marks=pytest.mark.full), "fish"])
 def test_a_completion_script_knows_verbs_and_options(headway: Run, shell: str, tmp_path: Path) -> None:
     done = headway("completion", shell)
     assert (done.returncode, done.stderr) == (0, "")

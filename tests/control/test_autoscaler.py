@@ -98,7 +98,7 @@ class Traffic:
 # --- windows -----------------------------------------------------------------------------------------------------
 
 
-@draws(100)
+@draws(60)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9), st.integers(1, 60)), max_size=200), st.integers(0, 9))
 def test_the_area_below_a_level_is_that_of_every_picosecond(moves, start) -> None:
     kept = 60
@@ -114,7 +114,7 @@ def test_the_area_below_a_level_is_that_of_every_picosecond(moves, start) -> Non
     assert len(level.times) <= 2 * (kept + 64) + 64
 
 
-@draws(100)
+@draws(60)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9), st.integers(1, 60)), max_size=200))
 def test_a_tally_is_what_came_after_an_instant(moves) -> None:
     tally, now, came = RunningTotal(0, 60), 0, []
@@ -172,7 +172,7 @@ def test_a_window_longer_than_what_is_kept_is_told() -> None:
     assert pool.rate(600) == 0.0
 
 
-@draws(100)
+@draws(60)
 @given(
     st.lists(
         st.tuples(
@@ -262,7 +262,7 @@ def test_attainment_and_latencies_are_of_those_that_ended_in_the_window() -> Non
     assert (pool.mean_ttft, pool.p99_ttft, pool.mean_latency, pool.p99_latency) == (None,) * 4
 
 
-@draws(60)
+@draws(40)
 @given(st.lists(st.integers(0, 10**15), min_size=1, max_size=300))
 def test_p99_lies_between_the_two_values_next_to_it(latencies) -> None:
     pool = watch()
@@ -469,7 +469,7 @@ def test_a_policy_of_ones_own_needs_the_method() -> None:
 NAMES = registry.names("scaling")
 
 
-@draws(60)
+@draws(40)
 @given(
     st.sampled_from(NAMES),
     st.lists(st.tuples(st.integers(0, 50), st.integers(0, 40), st.integers(0, 100)), min_size=1, max_size=25),

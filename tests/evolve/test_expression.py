@@ -89,7 +89,7 @@ def test_crossing_and_mutation_keep_types_and_limits_and_give_rules_that_run(see
 
 
 @given(SEEDS)
-@draws(50)
+@draws(30)
 def test_a_condition_is_never_put_where_a_number_belongs(seed: int) -> None:
     breeder = drawn(seed, 0.9)
     condition = breeder.grow(CONDITION, 4)
@@ -154,7 +154,7 @@ def simplified(node: Node) -> Node:
 
 
 @given(NUMBERS, st.tuples(*[st.integers(-5, 5)] * 3))
-@draws(100)
+@draws(60)
 def test_a_simplified_rule_is_worth_the_same_and_no_longer(rule: Node, values: tuple[int, int, int]) -> None:
     known = dict(zip((X.name, Y.name, Q.name), map(float, values), strict=True))
     simple = simplified(rule)
@@ -206,7 +206,7 @@ def test_every_feature_can_stand_alone_and_what_candidates_share_is_worked_out_o
 
 
 @given(SEEDS)
-@draws(50)
+@draws(30)
 def test_a_long_rule_is_broken_into_lines_that_can_be_read(seed: int) -> None:
     rule = drawn(seed, 0.2).grow(NUMBER, 7)
     assert all(len(line.lstrip()) <= 80 for line in source_of(rule).splitlines())

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import headway
+from drawing import grid
 from headway.errors import HeadwayError
 from headway.policies import registry
 from headway.results.decisions import RECORDED, Decision
@@ -99,9 +100,9 @@ class Reader:
         return Route(min(views, key=lambda view: view.inflight).id)
 
 
-@pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS.keys())
-@pytest.mark.parametrize("flow", ["none", "bands"])
-def test_a_decision_has_the_past_that_the_policy_saw(cluster: Any, flow: str) -> None:
+@pytest.mark.parametrize(("name", "flow"), grid(list(CLUSTERS), ["none", "bands"]))
+def test_a_decision_has_the_past_that_the_policy_saw(name: str, flow: str) -> None:
+    cluster = CLUSTERS[name]
     policy = Reader()
     own = {name: value for name, value in BASE["workload"].items() if name not in ("requests", "rate")}
     wild = {"arrival": {"process": "gamma", "cv": 5}, "priority": "batch"}
@@ -128,11 +129,10 @@ def test_a_decision_has_the_past_that_the_policy_saw(cluster: Any, flow: str) ->
     assert max(each.router_state.queued for each in decisions if each.router_state) > 0 or flow == "none"
 
 
-@pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS.keys())
-@pytest.mark.parametrize("routing", ["weighted", "round-robin", "lmetric"])
-def test_how_much_is_traced_changes_neither_requests_nor_summary(cluster: Any, routing: str) -> None:
+@pytest.mark.parametrize(("name", "routing"), grid(list(CLUSTERS), ["weighted", "round-robin", "lmetric"]))
+def test_how_much_is_traced_changes_neither_requests_nor_summary(name: str, routing: str) -> None:
     runs = [
-        headway.simulate({**BASE, "cluster": cluster}, routing=routing, trace=trace)
+        headway.simulate({**BASE, "cluster": CLUSTERS[name]}, routing=routing, trace=trace)
         for trace in ("minimal", "decisions", "full")
     ]
     for run in runs[1:]:
@@ -146,11 +146,10 @@ def test_how_much_is_traced_changes_neither_requests_nor_summary(cluster: Any, r
     assert runs[2].events
 
 
-@pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS.keys())
-@pytest.mark.parametrize("routing", ["weighted", "round-robin"])
-def test_a_trace_is_the_same_however_the_run_is_computed(cluster: Any, routing: str) -> None:
+@pytest.mark.parametrize(("name", "routing"), grid(list(CLUSTERS), ["weighted", "round-robin"]))
+def test_a_trace_is_the_same_however_the_run_is_computed(name: str, routing: str) -> None:
     leaps = [True, False, "random-cuts"]
-    settings = {**BASE, "cluster": cluster}
+    settings = {**BASE, "cluster": CLUSTERS[name]}
     first, *others = (headway.simulate({**settings, "leap": leap}, routing=routing, trace="full") for leap in leaps)
     for other in others:
         for part in ("decisions", "series", "events", "preemptions", "thrashes"):

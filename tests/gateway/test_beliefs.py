@@ -72,7 +72,7 @@ class Plain:
 texts = st.lists(st.integers(0, 1), min_size=0, max_size=26)
 
 
-@draws(100)
+@draws(60)
 @given(
     st.lists(st.tuples(st.integers(0, 40), texts | st.none()), min_size=1, max_size=40),
     st.sampled_from([2, 4, 6, 8]),
@@ -306,7 +306,7 @@ operations = st.one_of(
 )
 
 
-@draws(100)
+@draws(60)
 @given(
     st.lists(operations, min_size=1, max_size=40),
     st.sampled_from([2, 4, 8, 6]),
@@ -342,7 +342,7 @@ def test_after_anything_that_is_told_the_answer_is_that_of_the_engine_itself(his
     assert not index._holes
 
 
-@draws(100)
+@draws(60)
 @given(
     st.lists(
         operations | st.tuples(st.just("send"), texts, st.none()),

@@ -156,7 +156,7 @@ def _agree(store: Store, model: Model, folder: Path) -> None:
     assert files == sorted(name.hex() for name in model.disk)
 
 
-@draws(100)
+@draws(60)
 @given(st.lists(OPERATION, max_size=40))
 def test_the_store_does_what_its_model_does(operations: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -45,7 +45,7 @@ def test_what_is_written_is_read(keys: list[bytes]) -> None:
         assert frames.request(written[frames.PREFIX.size :], body) == request
 
 
-@draws(100)
+@draws(60)
 @given(st.binary(min_size=12, max_size=12), st.binary(max_size=200), st.integers(0, 300))
 def test_bytes_at_random_are_read_or_refused_and_nothing_else(prefix: bytes, head: bytes, body: int) -> None:
     for read in (

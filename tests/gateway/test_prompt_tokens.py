@@ -190,7 +190,7 @@ def test_a_blake3_key_is_the_prefix_of_the_digest(folder):
     assert hasher.chain(hasher.root("m"), [1, 2, 70_000]) == int.from_bytes(digest[:8], "little")
 
 
-@draws(50)
+@draws(30)
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=200), st.integers(0, 199))
 def test_keys_differ_from_the_first_different_token_on(exact, ids, place):
     other = list(ids)

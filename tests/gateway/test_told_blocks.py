@@ -114,7 +114,7 @@ def test_a_batch_that_is_too_large_is_not_looked_at():
 
 
 @pytest.mark.full
-@draws(100)
+@draws(60)
 @given(st.binary(max_size=200) | st.recursive(st.none() | st.integers(-9, 9) | st.text(max_size=5), st.lists).map(PACK))
 def test_no_bytes_make_it_raise(payload):
     sink = PlainSink()
@@ -458,7 +458,7 @@ moves = st.tuples(
 )
 
 
-@draws(100)
+@draws(60)
 @given(st.lists(moves, max_size=40), st.booleans(), st.integers(1, 8), st.integers(0, 3))
 def test_whatever_is_lost_nothing_is_believed_that_is_not_there(history, replay, keep, slow):
     wire, truth = Wire(replay=replay, keep=keep), Truth()

@@ -63,6 +63,7 @@ def test_a_folder_tells_what_became_of_each_request(live, tmp_path):
     assert list(last.scores) == ["score", "kv", "load", "power", "capacity"]
 
 
+@pytest.mark.usefixtures("records_written_here")
 def test_report_and_explain_work_on_it(live, tmp_path, headway):
     gateway = live(2, records=str(tmp_path / "traffic"), policies={"routing": "kv-aware"})
     for number in range(12):
@@ -81,6 +82,7 @@ def test_report_and_explain_work_on_it(live, tmp_path, headway):
         assert headway(verb, str(folder), cwd=tmp_path).returncode == 0
 
 
+@pytest.mark.usefixtures("records_written_here")
 def test_what_engines_tell_of_their_cache_is_what_counts(live, tmp_path, monkeypatch):
     usage = {"prompt_tokens": 200, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 96}}
     original = fake_engine.Connection.say
@@ -97,6 +99,7 @@ def test_what_engines_tell_of_their_cache_is_what_counts(live, tmp_path, monkeyp
     assert result.summary()["shadow"]["unexpected_hits"] == 1
 
 
+@pytest.mark.usefixtures("records_written_here")
 def test_a_folder_holds_so_many_requests_and_is_called_after_its_first(live, tmp_path):
     gateway = live(2, records={"folder": str(tmp_path), "requests": 5})
     for _ in range(12):
@@ -108,6 +111,7 @@ def test_a_folder_holds_so_many_requests_and_is_called_after_its_first(live, tmp
     assert [place.name for place in sorted(tmp_path.glob("0001/*"))] == ["000000000", "000000005", "000000010"]
 
 
+@pytest.mark.usefixtures("records_written_here")
 def test_other_policies_begin_another_folder(live, tmp_path):
     gateway = live(2, records=str(tmp_path), policies={"routing": "round-robin"})
     chat(gateway)
@@ -121,6 +125,7 @@ def test_other_policies_begin_another_folder(live, tmp_path):
     assert [len(result.requests) for result in results] == [1, 1]
 
 
+@pytest.mark.usefixtures("records_written_here")
 def test_an_engine_that_takes_anothers_place_begins_another_folder(live, tmp_path):
     gateway, other = live(1, records=str(tmp_path), max_backends=1), live(1)
     chat(gateway)
@@ -139,6 +144,7 @@ def test_an_engine_that_takes_anothers_place_begins_another_folder(live, tmp_pat
     assert [list(result.instance_ids().values()) for result in results] == [["e0"], ["new"]]
 
 
+@pytest.mark.usefixtures("records_written_here")
 def test_who_is_under_way_at_the_end_is_in_flight(live, tmp_path):
     gateway = live(1, records=str(tmp_path))
     gateway.engines[0].mode = "hang"
@@ -149,6 +155,7 @@ def test_who_is_under_way_at_the_end_is_in_flight(live, tmp_path):
     assert result.requests["outcome"] == ["in_flight"] and result.requests["finished_ps"] == [-1]
 
 
+@pytest.mark.usefixtures("records_written_here")
 def test_all_stretches_that_are_open_at_the_end_are_written(live, tmp_path):
     """Each has one that never ends; more of them than are written at a time."""
     gateway = live(1, records={"folder": str(tmp_path), "requests": 1})
@@ -170,6 +177,7 @@ def _lost(gateway):
         chat(gateway)
 
 
+@pytest.mark.usefixtures("records_written_here")
 def test_each_process_has_a_folder_of_its_own(live, tmp_path):
     first, second = live(1, records=str(tmp_path)), live(1, records=str(tmp_path))
     assert [gateway.app.records.place.name for gateway in (first, second)] == ["0001", "0002"]
@@ -180,6 +188,7 @@ def test_each_process_has_a_folder_of_its_own(live, tmp_path):
     assert len(list(tmp_path.glob("*/000000000/manifest.json"))) == 2
 
 
+@pytest.mark.usefixtures("records_written_here")
 def test_no_decisions_are_kept_where_they_are_not_wanted(live, tmp_path):
     gateway = live(1, records={"folder": str(tmp_path), "decisions": False})
     chat(gateway)
@@ -188,6 +197,7 @@ def test_no_decisions_are_kept_where_they_are_not_wanted(live, tmp_path):
     assert result.decisions is None and len(result.requests) == 1
 
 
+@pytest.mark.usefixtures("records_written_here")
 def test_an_embedding_and_a_refusal_are_written_too(live, tmp_path):
     gateway = live(
         1, records=str(tmp_path), policies={"admission": {"name": "token-bucket", "rate": 0.001, "burst": 1}}

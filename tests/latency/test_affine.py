@@ -94,7 +94,7 @@ def at(model: LatencyModel, decodes: int, context: int, chunks: list[Chunk], ste
 
 
 @pytest.mark.full
-@draws(60)
+@draws(40)
 @given(models, steps(), st.data())
 def test_every_step_of_a_run_lasts_first_plus_increments(
     model: LatencyModel, step: tuple[int, int, list[Chunk]], data: st.DataObject
@@ -130,7 +130,7 @@ def crossings(draw: st.DrawFn) -> tuple[Roofline, tuple[int, int, list[Chunk]]]:
     return Roofline(keys, "latency", shape, gpu, 1), step
 
 
-@draws(60)
+@draws(40)
 @given(crossings(), st.data())
 def test_a_roofline_gives_its_run_up_exactly_where_the_other_side_overtakes(
     crossing: tuple[Roofline, tuple[int, int, list[Chunk]]], data: st.DataObject
@@ -144,7 +144,7 @@ def test_a_roofline_gives_its_run_up_exactly_where_the_other_side_overtakes(
     assert beyond > first + k_max * increment
 
 
-@draws(60)
+@draws(40)
 @given(models, steps(), st.lists(chunk, min_size=1, max_size=4))
 def test_a_step_with_several_chunks_costs_at_least_each_of_them_alone(
     model: LatencyModel, step: tuple[int, int, list[Chunk]], more: list[Chunk]

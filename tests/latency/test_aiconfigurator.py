@@ -153,7 +153,7 @@ chunk = st.tuples(st.integers(1, 20_000), lengths)
 
 @pytest.mark.full
 @needed
-@draws(100)  # the first of each model asks the package
+@draws(60)  # the first of each model asks the package
 @given(st.data(), st.sampled_from(("llama-3.1-8b", "mixtral-8x7b")), st.lists(chunk, max_size=2))
 def test_more_never_costs_less_and_a_run_is_affine(
     data: st.DataObject, name: str, chunks: list[tuple[int, int]]

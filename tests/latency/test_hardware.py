@@ -121,7 +121,7 @@ def ps(pair: tuple[str, str, int], decode: Sequence[int], prefill: Sequence[Chun
 
 
 @given(pairs, contexts, chunks, st.data())
-@draws(100)
+@draws(60)
 def test_more_work_never_costs_less(pair: Any, decode: list[int], prefill: list[Chunk], data: st.DataObject) -> None:
     assume(decode or prefill)
     cost = ps(pair, decode, prefill)
@@ -141,7 +141,7 @@ def test_more_work_never_costs_less(pair: Any, decode: list[int], prefill: list[
 
 
 @given(pairs, contexts, chunks, st.integers(1, 50), st.sampled_from((1, Fraction(3, 2), Fraction(7, 5))))
-@draws(100)
+@draws(60)
 def test_a_run_is_the_sum_of_its_steps(
     pair: Any, decode: list[int], prefill: list[Chunk], length: int, factor: Fraction
 ) -> None:
@@ -163,7 +163,7 @@ def test_for_a_fixed_batch_a_decode_step_is_affine_in_the_context(pair: Any, dec
 
 
 @given(st.sampled_from(sorted(gpus().entries)), st.sampled_from(sorted(models().entries)), contexts, chunks)
-@draws(100)
+@draws(60)
 def test_nothing_is_faster_than_the_card(gpu: str, name: str, decode: list[int], prefill: list[Chunk]) -> None:
     assume(decode or prefill)
     card, model = read_gpu(gpu, "gpu"), read_model(name, "model")

@@ -81,7 +81,7 @@ def tables(draw: st.DrawFn) -> StepTable:
     return StepTable((*least, *draw(measured)), (*least, *draw(measured)))
 
 
-@draws(40)
+@draws(25)
 @given(
     tables(), st.integers(0, 80), st.integers(0, 9000), st.lists(st.tuples(st.integers(1, 90), st.integers(0, 9000)))
 )
@@ -100,7 +100,7 @@ pieces = st.lists(st.tuples(st.integers(1, 90), st.integers(0, 9000)), max_size=
 growth = st.sampled_from((0, 0, 1, 2, 7, 400))
 
 
-@draws(40)
+@draws(25)
 @given(tables(), st.integers(0, 80), st.integers(0, 9000), pieces, st.data())
 def test_more_never_costs_less_by_as_much_as_a_picosecond(
     model: StepTable, decodes: int, context: int, chunks: list[tuple[int, int]], data: st.DataObject
@@ -112,7 +112,7 @@ def test_more_never_costs_less_by_as_much_as_a_picosecond(
     assert model.run(many, far, larger)[0] >= model.run(decodes, context, chunks)[0]
 
 
-@draws(40)
+@draws(25)
 @given(tables(), st.integers(1, 80), st.integers(0, 9000))
 def test_one_more_never_costs_less_where_slopes_are_near_to_a_picosecond(
     model: StepTable, count: int, place: int

@@ -20,6 +20,8 @@ from headway.load.driver import load
 from headway.results.result import Result
 from headway.workload.traces import open_trace
 
+pytestmark = pytest.mark.usefixtures("records_written_here")
+
 CHAT = {"kind": "chat", "turns": 3, "think_time": "20ms"}
 WORKLOAD = {
     "requests": 30,

@@ -133,7 +133,7 @@ CALLS = st.lists(st.tuples(st.sampled_from([0, 1, 3, 10**9, 333_333_333_333, 10*
 RATES = st.sampled_from(["0.001", "0.3", "1", "3.0", "7.7", "1e6", "123456.789"])
 
 
-@draws(100)
+@draws(60)
 @given(CALLS, RATES, st.integers(1, 10), st.sampled_from(["requests", "tokens"]))
 def test_the_bucket_rejects_exactly_what_fractions_reject(calls, rate, burst, by):
     bench = Bench({"name": "token-bucket", "by": by, "rate": float(rate), "burst": burst})
@@ -151,7 +151,7 @@ def test_the_bucket_rejects_exactly_what_fractions_reject(calls, rate, burst, by
     assert not bench.policy.paid
 
 
-@draws(100)
+@draws(60)
 @given(CALLS, RATES, st.integers(1, 10))
 def test_the_bucket_delays_to_the_very_picosecond_in_order_of_arrival(calls, rate, burst):
     spec = {"name": "token-bucket", "by": "tokens", "rate": float(rate), "burst": burst, "on_empty": "delay"}
@@ -317,7 +317,7 @@ def test_work_may_be_counted_in_tokens_and_the_total_told_by_the_instances():
     assert Bench("tenant-fair").policy.limit == 512
 
 
-@draws(100)
+@draws(60)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.integers(1, 9))), st.integers(1, 30))
 def test_room_is_never_left_unused_and_counts_end_at_nothing(steps, total):
     bench = Bench({"name": "tenant-fair", "total": total, "by": "tokens", "weights": {"a": 2.5}})

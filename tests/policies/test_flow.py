@@ -117,7 +117,7 @@ def test_a_tie_between_tenants_is_not_decided_by_a_request_that_has_gone() -> No
     assert drain(flow) == [0, 2, 3, 4]
 
 
-@draws(50)
+@draws(30)
 @given(st.data())
 def test_whatever_is_put_in_comes_out_once_or_is_taken_out_and_turns_are_fair(data) -> None:
     flow = bands(
@@ -463,7 +463,7 @@ def clusters(draw: st.DrawFn) -> Json:
     }
 
 
-@draws(50)
+@draws(30)
 @given(workloads(), flows(), clusters())
 def test_the_leap_equals_the_walk_under_every_flow_control_and_nobody_is_lost(requests, flow, cluster) -> None:
     found = [columns(run(requests, flow, leap, **cluster)) for leap in LEAPS]

@@ -94,7 +94,7 @@ def histories(draw: st.DrawFn) -> tuple[int, int, int, list[tuple[int, Path]]]:
     return block_tokens, instances, capacity, draw(st.lists(touch, min_size=1, max_size=40))
 
 
-@draws(60)
+@draws(40)
 @given(histories(), st.sampled_from([0, 8]))
 def test_the_index_is_exactly_a_per_block_lru(history: tuple[int, int, int, list[tuple[int, Path]]], many: int) -> None:
     block_tokens, instances, capacity, touches = history
@@ -111,7 +111,7 @@ def test_the_index_is_exactly_a_per_block_lru(history: tuple[int, int, int, list
                 assert index.matches(other) == plain.matches(other)
 
 
-@draws(60)
+@draws(40)
 @given(histories(), st.data())
 def test_what_an_instance_says_it_has_evicted_is_believed(
     history: tuple[int, int, int, list[tuple[int, Path]]], data: st.DataObject
@@ -137,7 +137,7 @@ def test_what_an_instance_says_it_has_evicted_is_believed(
             assert index.matches(other) == plain.matches(other)
 
 
-@draws(60)
+@draws(40)
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=60), st.integers(1, 24))
 @example([20, 3, 8, 15, 8, 3, 20], 10)
 def test_prompts_that_stop_inside_a_shared_prefix_split_and_merge_its_run(lengths: list[int], capacity: int) -> None:

@@ -305,7 +305,7 @@ def test_a_weight_of_0_leaves_the_scorer_out() -> None:
 # What the weights do.
 
 
-@draws(100)
+@draws(60)
 @given(st.lists(st.integers(0, 3) | st.integers(0, 10**6), min_size=1, max_size=16))
 def test_load_balance_alone_decides_as_least_loaded(inflight: list[int]) -> None:
     views = fleet(len(inflight))

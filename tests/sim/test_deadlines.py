@@ -98,7 +98,7 @@ def scenarios(draw: st.DrawFn) -> tuple[list[Planned], int, int, tuple[int, int,
     return made, draw(st.integers(33, 80)), draw(st.integers(1, 5)), patience
 
 
-@sized(quick=80, full=400)
+@sized(quick=40, full=400)
 def test_the_leap_equals_the_walk_when_clients_give_up_and_requests_are_put_off(examples: int) -> None:
     def check(drawn: tuple[list[Planned], int, int, tuple[int, int, int]]) -> None:
         requests, blocks, batch, patience = drawn

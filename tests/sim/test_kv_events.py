@@ -135,7 +135,7 @@ def cases(draw: st.DrawFn, follows: bool) -> Case:
     )
 
 
-@sized(quick=80, full=300)
+@sized(quick=40, full=300)
 def test_the_index_hears_the_same_however_steps_are_counted(examples: int) -> None:
     def check(case: Case, belief: Belief) -> None:
         found = []
@@ -147,7 +147,7 @@ def test_the_index_hears_the_same_however_steps_are_counted(examples: int) -> No
     search(examples, check, cases(follows=True), BELIEFS)
 
 
-@sized(quick=80, full=300)
+@sized(quick=40, full=300)
 def test_a_router_that_hears_what_is_stored_without_delay_knows_the_truth_at_every_decision(examples: int) -> None:
     def check(case: Case, leap: bool | str) -> None:
         case = case._replace(size=SIZE)
@@ -192,7 +192,7 @@ class Photographed(Instance):
         return ends
 
 
-@sized(quick=60, full=300)
+@sized(quick=30, full=300)
 def test_a_router_that_hears_what_is_stored_knows_what_was_cached_before_the_delay(examples: int) -> None:
     def check(case: Case, leaps: bool) -> None:
         SEEN.clear()
@@ -234,7 +234,7 @@ def names(path: Path) -> list[Block]:
     return found
 
 
-@sized(quick=80, full=300)
+@sized(quick=40, full=300)
 def test_the_index_forgets_what_was_evicted_when_the_word_comes(examples: int) -> None:
     search(examples, check_forgotten, cases(follows=False), st.booleans())
 

@@ -101,7 +101,7 @@ ACTIONS = st.lists(
 
 
 @pytest.mark.parametrize("eviction", ["lru", "lfu", "priority"])
-@draws(100)
+@draws(60)
 @given(actions=ACTIONS)
 def test_a_cache_evicts_what_single_blocks_would(eviction: str, actions: list[tuple[str, int, int]]) -> None:
     cache, plain = make(eviction), Plain(eviction)

@@ -188,7 +188,7 @@ def cases(draw: st.DrawFn, plain: bool = False) -> Case:
 # --- what the others know ----------------------------------------------------------------------------------------
 
 
-@sized(quick=60, full=300)
+@sized(quick=30, full=300)
 def test_every_field_of_every_router_is_the_same_however_steps_are_counted(examples: int) -> None:
     search(examples, check_modes, cases())
 
@@ -234,7 +234,7 @@ class Counted:
         self.counts[event.instance.index] = [old + new for old, new in zip(counts, change, strict=True)]
 
 
-@sized(quick=60, full=300)
+@sized(quick=30, full=300)
 def test_a_router_knows_its_own_as_it_is_and_the_others_as_of_the_last_exchange(examples: int) -> None:
     """Told from the log of all events: nothing that another did at or after the last multiple of the interval is known,
     everything before it is, and prompts are learnt in the order in which they were sent."""

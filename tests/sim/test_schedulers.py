@@ -352,8 +352,8 @@ def test_at_its_defaults_a_scheduler_serves_the_lowest_under_endless_load_of_hig
     rare = {"max_tokens": 202, "tenant": "rare", "slo_class": "batch"}
     usual = {"max_tokens": 2, "tenant": "usual", "slo_class": "realtime"}
     requests = [planned(0, 0, 8, 2, **usual), planned(1, 1, 1008, 2, **rare)]
-    requests += [planned(row, (row - 1) * second // 10, 8, 2, **usual) for row in range(2, 1500)]
-    scores = [1.0, 0.0, *[1.0] * 1498]
+    requests += [planned(row, (row - 1) * second // 10, 8, 2, **usual) for row in range(2, 1100)]
+    scores = [1.0, 0.0, *[1.0] * 1098]
     order = entries(requests, name, scores=scores, caching=False, latency=Fixed(second // 100, second // 20))
     assert order.index(1) - 1 <= PASSED_BY[name] + 2
     assert name in ("fcfs", "fair") or order.index(1) - 1 >= PASSED_BY[name] - 2
@@ -367,8 +367,8 @@ def test_at_its_defaults_a_scheduler_lets_the_lowest_end_though_it_yields_its_bl
     rare = {"max_tokens": 262, "tenant": "rare", "slo_class": "batch"}
     usual = {"max_tokens": 12, "tenant": "usual", "slo_class": "realtime"}
     requests = [planned(0, 0, 8, 12, group=1, **usual), planned(1, 1, 40, 60, group=2, **rare)]
-    requests += [planned(row, row * second // 10, 8, 12, group=row, **usual) for row in range(2, 2000)]
-    scores = [0.2, 0.0, *[0.2] * 1998]
+    requests += [planned(row, row * second // 10, 8, 12, group=row, **usual) for row in range(2, 700)]
+    scores = [0.2, 0.0, *[0.2] * 698]
     latency = Fixed(second // 1000, second // 50)
     recorder, _ = run(requests, name, scores=scores, batch=3, blocks=27, latency=latency)
     ranked_s = {"priority": 0.2 / 0.01, "sjf": 250 / 10, "slo-slack": 60 - 0.5}.get(name, 0.0)
@@ -431,7 +431,7 @@ def options(draw: st.DrawFn, requests: list[Planned], latency: LatencyModel) -> 
     }
 
 
-@sized(quick=20, full=80)
+@sized(quick=14, full=80)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_engine_gives_what_the_reference_gives_under_every_scheduler(name: str, examples: int) -> None:
     search(examples, partial(check_against_reference, name), st.data())
@@ -469,7 +469,7 @@ def patient(one: Planned) -> Planned:
     return Planned(Request(**{**fields, "deadline_ps": None}), one.output_tokens, one.output_key)
 
 
-@sized(quick=20, full=80)
+@sized(quick=14, full=80)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_leap_equals_the_walk_under_every_scheduler_with_deadlines(name: str, examples: int) -> None:
     """Clients give up, admission puts off, KV is tight, chunks are limited; and no step is ever larger than it may."""
@@ -529,7 +529,7 @@ class Tenants:
         return sorted(running, key=lambda ticket: (ticket.request.tenant, ticket.number))
 
 
-@sized(quick=20, full=80)
+@sized(quick=14, full=80)
 def test_the_leap_equals_the_walk_under_a_scheduler_of_one_s_own(examples: int) -> None:
     def check(data: st.DataObject) -> None:
         latency = data.draw(latencies())

@@ -152,7 +152,7 @@ def short_windows() -> Any:
         yield
 
 
-@sized(quick=80, full=300)
+@sized(quick=40, full=300)
 def test_every_field_of_every_view_is_the_same_however_steps_are_counted(examples: int) -> None:
     def check(case: Case) -> None:
         found = []
@@ -223,7 +223,7 @@ def busy_share(states: list[State], origin: int, tick: int, length: int) -> floa
     return busy / (tick - since)
 
 
-@sized(quick=60, full=200)
+@sized(quick=30, full=200)
 def test_a_view_shows_what_a_poller_would_have_written_down(examples: int) -> None:
     search(examples, check_polled, cases(follows=False), st.booleans())
 

@@ -17,7 +17,7 @@ ACTIONS = st.lists(
 )
 
 
-@draws(150)
+@draws(80)
 @given(st.integers(1, 15), ACTIONS)
 def test_it_is_a_list_of_blocks_in_order_of_recency(blocks: int, actions) -> None:
     store = Store(blocks)
@@ -49,7 +49,7 @@ def test_it_is_a_list_of_blocks_in_order_of_recency(blocks: int, actions) -> Non
                 assert store.first_in(k, at, 16) == min(here, default=16)
 
 
-@draws(150)
+@draws(80)
 @given(st.booleans(), st.integers(1, 40), st.lists(st.tuples(st.integers(0, 12), st.integers(1, 8)), max_size=60))
 def test_what_is_touched_is_the_most_recent_and_came_when_it_came(ranked: bool, width: int, touched) -> None:
     """With so many entries of no use that they are looked for again and again."""

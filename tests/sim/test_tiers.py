@@ -240,7 +240,7 @@ def look_through(simulation: Simulation) -> None:
             assert tier.count_used() <= tier.store.blocks + tier.swapped - tier.lent
 
 
-@draws(40)
+@draws(25)
 @given(tiered(st.one_of(scenarios(), twins())), st.integers(0, 2))
 def test_blocks_are_conserved_in_every_store_at_every_event(scenario: Scenario, mode: int) -> None:
     watching = Watching(look_through)
@@ -319,7 +319,7 @@ def growing(draw: st.DrawFn) -> list[list[tuple[int, int]]]:
     return found
 
 
-@draws(60)
+@draws(40)
 @given(
     growing(),
     st.integers(0, 8),

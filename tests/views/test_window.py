@@ -10,7 +10,7 @@ from headway.types import PS_PER_SECOND
 from headway.views.window import Window
 
 
-@draws(100)
+@draws(60)
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9), st.booleans())), st.integers(1, 40))
 def test_a_window_holds_exactly_what_came_after_now_less_its_length(events, length) -> None:
     window = Window(length)

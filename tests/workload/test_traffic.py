@@ -347,7 +347,7 @@ HORIZONS = st.sampled_from([NEVER - 1, NEVER - 1, 0, 20, 60])
 
 
 @pytest.mark.full
-@draws(40)
+@draws(25)
 @given(st.lists(sources(), min_size=1, max_size=3), SERVICES, HORIZONS)
 def test_whatever_the_service_every_planned_turn_is_accounted_for(
     drawn: list[dict[str, Any]], services: list[tuple[int, bool]], horizon: int
@@ -378,7 +378,7 @@ def test_whatever_the_service_every_planned_turn_is_accounted_for(
     assert all(a.arrival_ps <= b.arrival_ps for a, b in zip(served.requests, served.requests[1:], strict=False))
 
 
-@draws(40)
+@draws(25)
 @given(st.lists(sources(), min_size=1, max_size=3), SERVICES)
 def test_whatever_the_service_a_turn_comes_its_delay_after_what_it_waits_for(
     drawn: list[dict[str, Any]], services: list[tuple[int, bool]]
@@ -403,7 +403,7 @@ def test_whatever_the_service_a_turn_comes_its_delay_after_what_it_waits_for(
             assert request.arrival_ps == last + delays[request.turn]
 
 
-@draws(40)
+@draws(25)
 @given(st.lists(sources(), min_size=1, max_size=2), sources(), SERVICES, HORIZONS)
 def test_another_source_changes_nothing_about_the_ones_before_it(
     drawn: list[dict[str, Any]], another: dict[str, Any], services: list[tuple[int, bool]], horizon: int

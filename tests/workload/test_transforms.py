@@ -243,7 +243,7 @@ def store(tmp_path: Path) -> Any:
 
 
 @given(traces(), st.integers(0, 10**8))
-@draws(30)
+@draws(20)
 def test_the_two_halves_of_a_trace_merge_to_the_whole(
     tmp_path_factory: pytest.TempPathFactory, records: list[Record], border_us: int
 ) -> None:

@@ -212,7 +212,7 @@ def in_order(figures: list[Planned]) -> bool:
     return all(earlier.request.arrival_ps <= other.request.arrival_ps for earlier, other in pairwise(figures))
 
 
-@draws(100)
+@draws(60)
 @given(mistaken())
 def test_whatever_a_workload_says_gives_a_sentence_or_requests(section: dict[str, Any]) -> None:
     try:

@@ -19,7 +19,7 @@ from programs import Maker
 from drawing import draws
 from headway.policies.code import CodeError, Program, check
 
-DRAWN = draws(40, suppress_health_check=list(HealthCheck))
+DRAWN = draws(25, suppress_health_check=list(HealthCheck))
 
 
 def seeds() -> st.SearchStrategy[int]:

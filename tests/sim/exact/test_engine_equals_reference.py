@@ -314,7 +314,7 @@ def test_the_engine_gives_what_the_reference_gives_where_it_once_did_not(scenari
 
 # --- drawn scenarios ---------------------------------------------------------------------------------------------
 
-FEW = 60  # examples in `make test`
+FEW = 40  # examples in `make test`
 STORED = st.one_of(scenarios(), twins(), twins(), stopped(scenarios()), adapted(twins()))
 DRAWN = {
     "of any kind": scenarios(),

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import headway
+from drawing import grid
 
 Json = dict[str, Any]
 MS = 10**9
@@ -135,9 +136,8 @@ def test_round_robin_over_n_instances_is_n_runs_of_one_instance_each(tmp_path: P
 LINEAR = {"step": 3, "prefill_token": 20_000, "prefill_pair": 7, "sequence": 13_000_001, "context_token": 41_003}
 
 
-@pytest.mark.parametrize("routing", TIMELESS)
-@pytest.mark.parametrize("model", ["fixed", "linear"])
-def test_doubling_every_time_constant_doubles_every_latency(model: str, routing: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("routing", "model"), grid(TIMELESS, ["fixed", "linear"]))
+def test_doubling_every_time_constant_doubles_every_latency(routing: str, model: str, tmp_path: Path) -> None:
     rows, _ = sharing_rows(100, 0.7, 30)
     tight = {"instances": 3, "kv": {"gpu_blocks": 60}, "max_batch_tokens": 200}
     runs = []

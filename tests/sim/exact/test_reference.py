@@ -226,7 +226,7 @@ def test_round_robin_and_a_given_assignment_place_by_row() -> None:
 
 
 @pytest.mark.full
-@draws(30)
+@draws(20)
 @given(scenarios())
 def test_random_scenarios_drain_with_every_token_in_order(scenario: Scenario) -> None:
     done = simulate(**vars(scenario))

@@ -243,7 +243,7 @@ def test_a_quote_that_never_ends_is_an_error_and_not_the_whole_file(tmp_path: Pa
         list(read(trace(tmp_path, rows)).records)
 
 
-@draws(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@draws(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(st.binary(max_size=60), st.text(max_size=60).map(str.encode)), st.integers(0, 2000), st.booleans())
 def test_any_bytes_give_errors_and_nothing_else(tmp_path: Path, junk: bytes, at: int, in_header: bool) -> None:
     path = trace(tmp_path, rich(), RICH)

@@ -238,7 +238,7 @@ PLACES = [
 ]
 
 
-@draws(100)
+@draws(60)
 @given(place=st.sampled_from(PLACES), value=JSON)
 def test_any_value_anywhere_is_read_or_refused_in_a_sentence(
     tmp_path_factory: pytest.TempPathFactory, place: tuple[str, ...], value: Any
@@ -255,7 +255,7 @@ def test_any_value_anywhere_is_read_or_refused_in_a_sentence(
         assert "trace.jsonl" in str(error)
 
 
-@draws(100)
+@draws(60)
 @given(cut=st.integers(0, 800), junk=st.binary(max_size=20), packed=st.booleans())
 def test_any_bytes_are_read_or_refused_in_a_sentence(
     tmp_path_factory: pytest.TempPathFactory, cut: int, junk: bytes, packed: bool

@@ -268,7 +268,7 @@ PLACES = [
 ]
 
 
-@draws(100)
+@draws(60)
 @given(place=st.sampled_from(PLACES), value=JSON, nested=st.booleans())
 def test_any_value_anywhere_is_read_or_refused_in_a_sentence(
     tmp_path_factory: pytest.TempPathFactory, place: tuple[str, ...], value: Any, nested: bool
@@ -284,7 +284,7 @@ def test_any_value_anywhere_is_read_or_refused_in_a_sentence(
         assert "spans.json" in str(error)
 
 
-@draws(100)
+@draws(60)
 @given(name=st.sampled_from(["resourceSpans", "resource", "scopeSpans", "spans", "attributes"]), value=JSON)
 def test_any_value_in_the_frame_is_read_or_refused_in_a_sentence(
     tmp_path_factory: pytest.TempPathFactory, name: str, value: Any
@@ -300,7 +300,7 @@ def test_any_value_in_the_frame_is_read_or_refused_in_a_sentence(
         assert "spans.json" in str(error)
 
 
-@draws(100)
+@draws(60)
 @given(cut=st.integers(0, 600), junk=st.binary(max_size=20), packed=st.booleans(), indent=st.sampled_from([None, 1]))
 def test_any_bytes_are_read_or_refused_in_a_sentence(
     tmp_path_factory: pytest.TempPathFactory, cut: int, junk: bytes, packed: bool, indent: int | None

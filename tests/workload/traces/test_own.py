@@ -158,7 +158,7 @@ def test_damaged_files_give_errors_and_nothing_else(tmp_path: Path, name: str) -
             assert name in str(error)
 
 
-@draws(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@draws(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=200), st.booleans())
 def test_any_bytes_after_a_header_give_errors_and_nothing_else(tmp_path: Path, junk: bytes, packed: bool) -> None:
     path = tmp_path / "junk.jsonl"

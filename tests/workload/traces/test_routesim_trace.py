@@ -103,7 +103,7 @@ def test_a_file_out_of_order_is_refused(tmp_path: Path) -> None:
         read(tmp_path / "t.jsonl", row.format(5) + row.format(4))
 
 
-@draws(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@draws(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(st.binary(max_size=100), st.text(max_size=100).map(str.encode)), st.integers(0, len(LINES)))
 def test_any_bytes_give_errors_and_nothing_else(tmp_path: Path, junk: bytes, at: int) -> None:
     path = tmp_path / "junk.jsonl"

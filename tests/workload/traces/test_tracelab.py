@@ -239,7 +239,7 @@ LEAVES = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(al
 JSON = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner))
 
 
-@draws(100)
+@draws(60)
 @given(key=st.sampled_from([*make_round(0, 1, 1), "tools", "model"]), value=JSON)
 def test_any_value_anywhere_is_read_or_refused_in_a_sentence(
     tmp_path_factory: pytest.TempPathFactory, key: str, value: Any
@@ -254,7 +254,7 @@ def test_any_value_anywhere_is_read_or_refused_in_a_sentence(
         assert "rounds.jsonl" in str(error)
 
 
-@draws(100)
+@draws(60)
 @given(cells=st.lists(st.text(max_size=6) | st.integers().map(str) | st.floats().map(str), min_size=6, max_size=8))
 def test_any_row_is_read_or_refused_in_a_sentence(tmp_path_factory: pytest.TempPathFactory, cells: list[str]) -> None:
     path = tmp_path_factory.getbasetemp() / "replay.csv"
@@ -265,7 +265,7 @@ def test_any_row_is_read_or_refused_in_a_sentence(tmp_path_factory: pytest.TempP
         assert "replay.csv" in str(error)
 
 
-@draws(100)
+@draws(60)
 @given(cut=st.integers(0, 300), junk=st.binary(max_size=20), packed=st.booleans())
 def test_any_bytes_are_read_or_refused_in_a_sentence(
     tmp_path_factory: pytest.TempPathFactory, cut: int, junk: bytes, packed: bool

@@ -331,7 +331,7 @@ GOOD = session(request(0, api_time=1), agent(9, request(0), duration_ms=100), re
 KEYS = ("t", "type", "in", "out", "hash_ids", "api_time", "think_time", "agent_id", "duration_ms", "requests", "model")
 
 
-@draws(100)
+@draws(60)
 @given(at=st.integers(0, 2), key=st.sampled_from(KEYS), value=JSON)
 def test_any_value_anywhere_is_read_or_refused_in_a_sentence(
     tmp_path_factory: pytest.TempPathFactory, at: int, key: str, value: Any
@@ -345,7 +345,7 @@ def test_any_value_anywhere_is_read_or_refused_in_a_sentence(
         assert "sessions.jsonl" in str(error)
 
 
-@draws(100)
+@draws(60)
 @given(cut=st.integers(0, 400), junk=st.binary(max_size=20), packed=st.booleans())
 def test_any_bytes_are_read_or_refused_in_a_sentence(
     tmp_path_factory: pytest.TempPathFactory, cut: int, junk: bytes, packed: bool

@@ -133,14 +133,9 @@ class Records:
 
     async def _write(self, document: ChapterDocument) -> None:
         try:
-            data = await asyncio.to_thread(msgspec.msgpack.encode, document)
-            command = (sys.executable, "-m", "headway.gateway.observing.record_writer")
-            pipe = asyncio.subprocess.PIPE
-            process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stderr=pipe)
-            _, stderr = await process.communicate(data)
-            if process.returncode:
-                lines = stderr.decode(errors="replace").strip().splitlines()
-                log.error("records: could not write %s: %s", document.folder, lines[-1] if lines else "unknown error")
+            error = await write_folder(await asyncio.to_thread(msgspec.msgpack.encode, document))
+            if error is not None:
+                log.error("records: could not write %s: %s", document.folder, error)
         except OSError as error:
             log.error("records: could not write %s: %s", document.folder, error.strerror or error)
         finally:
@@ -195,6 +190,18 @@ class Records:
         for chapter in (self.current, *self.pending):
             if chapter.journal is not None:
                 chapter.journal.on_stopped(instance)
+
+
+async def write_folder(document: bytes) -> str | None:
+    """Write an encoded chapter in a separate process. If that fails, return the reason."""
+    command = (sys.executable, "-m", "headway.gateway.observing.record_writer")
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stderr=pipe)
+    _, stderr = await process.communicate(document)
+    if not process.returncode:
+        return None
+    lines = stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "unknown error"
 
 
 def _own_folder(settings: RecordSettings) -> Any:
