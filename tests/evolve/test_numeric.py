@@ -58,15 +58,15 @@ def test_six_parameters_are_better_than_the_defaults_within_fifty_evaluations(sa
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_the_templates_own_numbers_come_first_and_the_same_seed_gives_the_same(sampler: Sampler) -> None:
-    result = searched(sampler, 2, 30)
+    result = searched(sampler, 2, 16)
     assert result[0][0].mutations == () and result[0][0].policies["routing"]["load_offset"] == 1.0
-    assert result == searched(sampler, 2, 30)
-    assert [one.id for one, _ in result] != [one.id for one, _ in searched(sampler, 3, 30)]
+    assert result == searched(sampler, 2, 16)
+    assert [one.id for one, _ in result] != [one.id for one, _ in searched(sampler, 3, 16)]
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_every_candidate_is_within_its_bounds(sampler: Sampler) -> None:
-    for bundle, _ in searched(sampler, 4, 30):
+    for bundle, _ in searched(sampler, 4, 16):
         bundle.check()
 
 

@@ -560,7 +560,7 @@ def seen(draw: Any) -> list[Pool]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@draws(15)
+@draws(10)
 @given(seen())
 def test_whatever_is_seen_the_answer_is_proper_and_the_same_again(name: str, views: list[Pool]) -> None:
     first, second = make(name), make(name)

@@ -198,7 +198,7 @@ def test_predicted_latency_computes_at_least_one_token_of_a_cached_prompt() -> N
 
 
 @pytest.mark.parametrize("name", registry.names("scorer"))
-@draws(15)
+@draws(10)
 @given(data=st.data())
 def test_every_scorer_gives_each_candidate_a_value_from_zero_to_one(name: str, data: st.DataObject) -> None:
     instances = data.draw(st.integers(1, 5))

@@ -157,7 +157,7 @@ def test_drawn_counts_follow_the_profile_window_by_window(spec: Any) -> None:
 @pytest.mark.parametrize("process", ["constant", "poisson", "gamma", "weibull", "bursty", "periodic", "adversarial"])
 def test_every_process_composes_with_every_profile(spec: Any, process: str) -> None:
     """In the profile's own time, the expected count, a process is what it is without: to the rounding of instants."""
-    curve, rate, count = profiles.parse(spec, "p").curve(), Fraction(3), 400
+    curve, rate, count = profiles.parse(spec, "p").curve(), Fraction(3), 150
     process_ = arrivals.parse(process, "w")
     plain = islice(arrivals.microseconds(process_, Fraction(1), stream(3, "t")), count)
     instants = islice(arrivals.microseconds(process_, rate, stream(3, "t"), profiles.parse(spec, "p")), count)
