@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -183,6 +184,29 @@ def test_the_limit_for_a_first_byte_follows_the_engines_recent_times(live):
     gateway.engines[0].mode = "hang"
     assert [stream(gateway)[0] for _ in range(3)] == ["e1", "e1", "e1"]
     assert gateway.engines[0].cancelled == 1 and gateway.app.fleet.names["e0"].ejected
+    gateway.until(gateway.idle)
+
+
+def test_an_engine_that_may_be_at_a_long_answer_keeps_it_but_gets_no_new_requests(live):
+    gateway = live(2, policies=TURNS, timeouts={"first_byte_floor": "100ms"}, health={"eject": "10m"})
+    for _ in range(2 * ENOUGH):
+        chat(gateway)
+    finish = threading.Event()
+
+    async def think(body):
+        while not finish.is_set():
+            await asyncio.sleep(0.01)
+        return {}
+
+    gateway.engines[0].before = think
+    answers = []
+    client = threading.Thread(target=lambda: answers.append(chat(gateway)))  # without max_tokens
+    client.start()
+    gateway.until(lambda: gateway.app.fleet.names["e0"].ejected)
+    assert {chat(gateway).headers["x-headway-target"] for _ in range(4)} == {"e1"}
+    finish.set()
+    client.join()
+    assert answers[0].headers["x-headway-target"] == "e0"
     gateway.until(gateway.idle)
 
 

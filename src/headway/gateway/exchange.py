@@ -380,7 +380,7 @@ class Exchange:
             return inf
         if self.tally.stream:
             return pace.streams.expected_s(self.prompt_work)
-        most = self.request.max_tokens
+        most = 1 if self.request.kind == "embedding" else self.request.max_tokens
         return inf if most is None else pace.wholes.expected_s(self.prompt_work, most)
 
     def give_up(self, why: str, elsewhere: bool) -> None:

@@ -277,6 +277,8 @@ class Health:
                 if answer.sent or ejected or not hangs:  # the last engine of a model may still wake up
                     answer.give_up(SILENT if answer.sent else LATE, elsewhere=ejected)
             return
+        if not backend.ejected and pace.dawdles(timeouts):
+            self.eject(backend, f"no data for {pace.silent_s:.0f} s")
         for answer in owing:
             if now - answer.since > (timeouts.silence_s if answer.sent else timeouts.first_byte_s):
                 why = SILENT if answer.sent else LATE

@@ -84,6 +84,13 @@ class Pace:
             self.silent_s = 0.0
         return owing
 
+    def dawdles(self, timeouts: Timeouts) -> bool:
+        """Return whether the engine has been silent for longer than its recent whole answers took, so that it should
+        get no new requests. An answer of unknown length may still be on its way."""
+        if self.silent_s <= timeouts.first_byte_floor_s:
+            return False
+        return self.silent_s > self.wholes.expected_s(0) * timeouts.slack
+
     def stalls(self, owing: list[Owed], timeouts: Timeouts, now: float) -> bool:
         """Return whether the engine has been silent for longer than its own recent times explain."""
         waiting = [answer for answer in owing if not answer.sent]
