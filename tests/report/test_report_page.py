@@ -170,6 +170,7 @@ def test_a_finding_links_to_its_requests_to_its_command_and_to_its_mark_over_tim
     assert first.kind == "bottleneck"
     assert f"headway explain {tmp_path / 'run'} {first.requests[0]}" in page.text
     assert "severe: bottleneck; explains 100.0 % of the loss; resource: prefill" in page.text
+    assert first.suggestions[0].text in page.text and f"--set {first.suggestions[0].overrides()[0]}" in page.text
     anchors = {attributes.get("id") for tag, attributes in page.seen if tag == "div"}
     marks = [value for chart in page.charts() for value in chart.get("data", {}).get("values", []) if "link" in value]
     assert {mark["link"] for mark in marks} == {f"#finding-0-{turn}" for turn in range(len(result.findings()))}

@@ -123,6 +123,7 @@ def _box(finding: Finding, run: Digest, name: str) -> str:
         f"<h3>{escape(finding.title)}</h3>",
         f'<p>{escape("; ".join(part for part in about if part))}; <a href="#over-time">over time</a></p>',
         _requests(finding, run),
+        _suggestions(finding),
         html.details("Evidence", html.table(["figure", "value"], evidence, "words")),
     ]
     return f'<div class="finding {finding.level}" id="{name}">{"".join(parts)}</div>'
@@ -136,6 +137,17 @@ def _requests(finding: Finding, run: Digest) -> str:
         return html.details("Requests", html.paragraph(f"{numbers}. To explain one, save the run with `-o FOLDER`."))
     commands = [f"headway explain {quote(run.folder)} {row}" for row in finding.requests[:EXPLAINED]]
     return html.details("Requests", html.paragraph(numbers), f"<pre>{escape(chr(10).join(commands))}</pre>")
+
+
+def _suggestions(finding: Finding) -> str:
+    """List the suggestions, each with its change as options of `headway run`."""
+    if not finding.suggestions:
+        return ""
+    rows = [
+        [each.text, each.figure, " ".join(f"--set {quote(change)}" for change in each.overrides())]
+        for each in finding.suggestions
+    ]
+    return html.details("Suggestions", html.table(["suggestion", "should improve", "change"], rows, "words"))
 
 
 def _value(value: Any) -> str:

@@ -19,7 +19,8 @@ from headway.policies.registry import DEFAULT_POLICIES
 from headway.results.findings.observed import Observed, seconds
 from headway.results.recorder import COMPLETED
 from headway.results.records import ADMISSION, CLUSTER, ENGINE, FLOW, ROUTING, SCALING, SCHEDULER, Finding, Suggestion
-from headway.types import Json
+from headway.results.sample import MET
+from headway.types import PS_PER_SECOND, Json
 
 GOODPUT: Final = "slo.goodput_ratio"
 TTFT: Final = "latency.ttft.p99"
@@ -30,6 +31,7 @@ LEAST_REJECTED: Final = 0.1  # smallest fraction of the requests that a limit of
 HEADROOM: Final = 1.25  # replicas to add beyond what the overload needs
 CACHED: Final = 0.05  # smallest fraction of cached prompt tokens for which routing should consider the cache
 MOSTLY_CACHED: Final = 0.3
+PEAK_S: Final = 5
 # Policies that balance the load by counts that are never stale.
 EXACT: Final = ("least-loaded", "power-of-two", "load-only", "lmetric", "lmetric-plus-one", "least-prefill-work")
 # Parameters that limit how many requests leave the router.
@@ -443,13 +445,6 @@ def fair_queue(run: Observed, figure: str = "") -> Iterator[Suggestion]:
         yield from use(run, SCHEDULER, "fair", ", so that the tenants take turns in each instance", figure)
 
 
-def take_turns(run: Observed, figure: str = "") -> Iterator[Suggestion]:
-    """Suggest that the tenants take turns at the router."""
-    if len(tenants_of(run)) >= 2 and name_of(run, FLOW) == "none":
-        reason = ", so that the tenants take turns at the router while instances are full"
-        yield from use(run, FLOW, "bands", reason, figure, fairness="round-robin")
-
-
 def index_size(run: Observed) -> Iterator[Suggestion]:
     """Suggest that the router's prefix index has the size of the instances' caches."""
     routing = policy(run, ROUTING)
@@ -513,6 +508,40 @@ def limit_tenant(run: Observed, tenant: str) -> Iterator[Suggestion]:
     else:
         reason = ", which limits each tenant to its part of the requests in flight"
         yield from use(run, ADMISSION, "tenant-fair", reason)
+
+
+def limit_burst(run: Observed, tenant: str, usual: float) -> Iterator[Suggestion]:
+    """Suggest that admission limits each tenant to the rate that the cluster can serve beside the usual rate of the
+    others, if this rejects fewer requests than are late. `usual` is the usual rate of the bursting tenant."""
+    own = next((code for code, name in run.tenants.items() if name == tenant), -1)
+    others = sum(code != own for code in run.requests.tenant) / max(1.0, seconds(run.length_ps))
+    rate = max(1.0, 2 * usual, _peak_rate(run) - others)
+    if 0 < _rejected(run, rate, 2 * rate) < run.loss.late_share:
+        yield from _bucket(run, "tenant", rate, f", which limits the bursts of {tenant}")
+
+
+def _peak_rate(run: Observed) -> float:
+    """Return the most requests per second that arrived and met their targets, over `PEAK_S` seconds."""
+    arrivals = [at for at, flag in zip(run.requests.arrival_ps, run.missed, strict=True) if flag == MET]
+    first, most = 0, 0
+    for place, at in enumerate(arrivals):
+        while at - arrivals[first] > PEAK_S * PS_PER_SECOND:
+            first += 1
+        most = max(most, place + 1 - first)
+    return most / PEAK_S
+
+
+def _rejected(run: Observed, rate: float, burst: float) -> float:
+    """Return the fraction of the requests that a token bucket per tenant would reject."""
+    left: dict[int, float] = {}
+    since: dict[int, int] = {}
+    rejected = 0
+    for tenant, at in run.requests.select("tenant", "arrival_ps"):
+        level = min(burst, left.get(tenant, burst) + seconds(at - since.get(tenant, at)) * rate)
+        since[tenant] = at
+        left[tenant] = level - (level >= 1)
+        rejected += level < 1
+    return rejected / max(1, len(run.requests))
 
 
 def _bucket(run: Observed, per: str, rate: float, reason: str, **more: Any) -> Iterator[Suggestion]:

@@ -45,7 +45,7 @@ from headway.results.findings.observed import (
     runs,
     seconds,
 )
-from headway.results.findings.remedies import fair_queue, more_replicas, take_turns, use
+from headway.results.findings.remedies import fair_queue, limit_burst, more_replicas, use
 from headway.results.records import ADMISSION, Blame, Finding, Suggestion, group_by
 from headway.results.sample import MET, MISSED, UNCOUNTED
 from headway.types import PS_PER_SECOND
@@ -120,13 +120,10 @@ def find(run: Observed) -> list[Finding]:
 
 def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
     usual = finding.evidence["usual_requests"] / finding.evidence["window_s"]
-    yield from fair_queue(run)
-    yield from take_turns(run)
-    rate = round(max(1.0, 2 * usual), 1)
-    reason = ", which limits each tenant to twice the usual rate of this one"
-    yield from use(run, ADMISSION, "token-bucket", reason, per="tenant", rate=rate, burst=max(1, round(2 * rate)))
-    yield from use(run, ADMISSION, "tenant-fair", ", which limits each tenant to its part of the requests in flight")
+    yield from limit_burst(run, finding.evidence["tenant"], usual)
     yield from more_replicas(run, finding)
+    yield from fair_queue(run)
+    yield from use(run, ADMISSION, "tenant-fair", ", which limits each tenant to its part of the requests in flight")
 
 
 def bursts(run: Observed) -> dict[int, Burst]:
