@@ -8,6 +8,7 @@ import pytest
 
 from headway.results.records import Blame, Finding
 from headway.scenario.scenario import Scenario
+from headway.testing.follow import follow
 from headway.testing.troubles import DROP, NONE, SEVERITIES, TROUBLES, Diagnosis, changed, diagnose, matches, table
 
 
@@ -65,3 +66,11 @@ def test_the_table_marks_wrong_causes() -> None:
 @pytest.mark.parametrize("name", ["tenant-burst", "few-slots", "herd"])
 def test_a_healthy_scenario_meets_its_targets(name: str) -> None:
     assert diagnose(name, NONE).late <= 0.03
+
+
+@pytest.mark.long
+def test_most_figures_improve_if_the_first_suggestion_is_followed() -> None:
+    cases = [follow(trouble, severity) for trouble in TROUBLES for severity in SEVERITIES]
+    suggested = [case for case in cases if case.suggestion is not None]
+    assert len(suggested) >= 0.9 * len(cases)
+    assert sum(case.improved for case in suggested) >= 0.8 * len(suggested)
