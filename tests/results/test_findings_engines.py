@@ -50,6 +50,19 @@ def test_a_drained_replica_has_not_failed() -> None:
     assert not [each for each in result.findings() if each.kind == "instance_failure"]
 
 
+def test_slow_instances_that_get_as_many_requests_as_fast_ones_are_named_together() -> None:
+    (found,) = findings(named("unequal-instances").build("severe"), "uneven_load")
+    assert {each.name for each in found.blames} == {"old-0", "old-1", "old-2"}
+    assert found.suggestions[0].change == {"policies.routing": "least-loaded"}
+
+
+def test_an_overload_of_all_instances_alike_is_not_uneven() -> None:
+    scenario = changed(named("unequal-instances").build(NONE), {"workload": {"rate": "90/s", "requests": 600}})
+    result = headway.simulate(scenario, progress=False)
+    assert result.summary()["slo"]["goodput_ratio"] < 0.5
+    assert not [each for each in result.findings() if each.kind == "uneven_load"]
+
+
 @pytest.mark.parametrize(("trouble", "chunks"), [("small-chunks", "small"), ("large-chunks", "large")])
 def test_chunks_of_the_wrong_size_are_named_with_a_better_size(trouble: str, chunks: str) -> None:
     (found,) = findings(named(trouble).build("medium"), "chunk_size")

@@ -209,7 +209,7 @@ UNEQUAL: Final = Trouble(
     mild=_old("310us"),
     medium=_old("335us"),
     severe=_old("420us"),
-    causes=("hot_spot", "slow_instance"),
+    causes=("uneven_load", "hot_spot", "slow_instance"),
 )
 
 TROUBLES: Final = (
