@@ -67,10 +67,12 @@ def litellm(port: int, engines: list[int], folder: Path) -> list[str]:
 
 ALL = [
     Router("headway (kv-aware)", "ours", headway("{routing: kv-aware}")),
+    Router("headway (kv-aware-spill)", "ours", headway("{routing: kv-aware-spill}")),
     Router("headway (lmetric)", "ours", headway("{routing: lmetric}")),
     Router("vllm-router", "rust", rust("vllm-router", quiet="warning")),
     Router("sglang-router", "rust", rust("python", "-m", "sglang_router.launch_router")),
-    Router("smg", "rust", rust("smg", "launch")),
+    # sglang-router installs a command `smg` too, which would start sglang-router.
+    Router("smg", "rust", rust("python", "-m", "smg", "launch")),
     Router("litellm", "python", litellm, "/health/liveliness"),
 ]
 

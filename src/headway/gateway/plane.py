@@ -78,8 +78,9 @@ class Plane:
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def arrive(self, now_ps: int, request: Request) -> Answer:
-        self._write(now_ps, "arrive", request)
-        return self._record(now_ps, request, self.control.arrive(now_ps, request))[1]
+        if self.tape is not None:  # saves a call for each request
+            self._write(now_ps, "arrive", request)
+        return self._record(now_ps, request, self.versions.control.arrive(now_ps, request))[1]
 
     def resend(self, now_ps: int, request_id: int, prefill: bool = False) -> Answer:
         """Route a request again, after its engine (with `prefill`, its prefill engine) failed before the client
@@ -124,13 +125,16 @@ class Plane:
             self.places.count_end(prefill)
 
     def first_token(self, now_ps: int, request_id: int) -> None:
-        self._write(now_ps, "first_token", request_id)
-        self.control.on_first_token(now_ps, request_id)
+        if self.tape is not None:
+            self._write(now_ps, "first_token", request_id)
+        self.versions.control.on_first_token(now_ps, request_id)
 
     def finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
-        self._write(now_ps, "finished", request_id, outcome, output_tokens)
-        engines = flight_views(self.control.flight(request_id))
-        self.control.on_finished(now_ps, request_id, outcome, output_tokens)
+        if self.tape is not None:
+            self._write(now_ps, "finished", request_id, outcome, output_tokens)
+        control = self.versions.control
+        engines = flight_views(control.flight(request_id))
+        control.on_finished(now_ps, request_id, outcome, output_tokens)
         for view in engines:
             self.places.count_end(view)
 

@@ -1,6 +1,9 @@
 """Bodies of requests: reads the fields that the gateway needs, hashes prompts to block keys, changes fields."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
+from functools import lru_cache
+from itertools import pairwise
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -52,13 +55,14 @@ class Body(Struct):
     @property
     def sets_kv_transfer(self) -> bool:
         """Whether the client sets fields of KV transfer, which could make an engine connect to any host."""
-        return (
-            _is_set(self.kv_transfer_params)
-            or _is_set(self.bootstrap_host)
-            or _is_set(self.bootstrap_port)
-            or _is_set(self.bootstrap_room)
-            or _is_set(self.headway_kv)
+        fields = (
+            self.kv_transfer_params,
+            self.bootstrap_host,
+            self.bootstrap_port,
+            self.bootstrap_room,
+            self.headway_kv,
         )
+        return any(fields) and any(map(_is_set, fields))
 
 
 def _is_set(raw: Raw) -> bool:
@@ -97,26 +101,24 @@ def boundaries(size: int) -> list[int]:
         ends.append(at)
 
 
-_ENDS: list[int] = boundaries(1 << 22)
+_ENDS: Final = boundaries(1 << 22)
+_BLOCKS: Final = [slice(start, end) for start, end in pairwise([0, *_ENDS])]
+
+
+@lru_cache
+def _token_ends(bytes_per_token: int) -> tuple[int, ...]:
+    return tuple(end // bytes_per_token for end in _ENDS)
 
 
 def path_of(text: bytes | memoryview, salt: int, digest: Digest, bytes_per_token: int = 4) -> Path:
     """Return the prompt as a chain of block keys. Each key depends on all blocks before it."""
     size = len(text)
-    view = memoryview(text)
-    keys, ends = [], []
-    key, start = salt, 0
-    for end in _ENDS:
-        if end > size:
-            break
-        key = digest(view[start:end], key)
-        keys.append(key)
-        ends.append(end // bytes_per_token)
-        start = end
-    if not keys and size >= LEAST:  # a prompt shorter than one block has one key
-        keys.append(digest(view, salt))
-        ends.append(size // bytes_per_token)
-    return Path(tuple(keys), tuple(ends))
+    count = bisect_right(_ENDS, size)
+    if not count:  # a prompt shorter than one block has one key
+        return Path((), ()) if size < LEAST else Path((digest(text, salt),), (size // bytes_per_token,))
+    view, key = memoryview(text), salt
+    keys = [key := digest(view[block], key) for block in _BLOCKS[:count]]
+    return Path(tuple(keys), _token_ends(bytes_per_token)[:count])
 
 
 read_fields: Callable[[bytes], Fields] = msgspec.json.Decoder(Fields).decode

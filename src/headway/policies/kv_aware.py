@@ -1,8 +1,9 @@
 """A routing policy with a linear score of four normalised terms. A stable hash breaks near-ties."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from hashlib import blake2b
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Annotated, Any, Final
 
 from msgspec import Struct
@@ -23,6 +24,7 @@ MAX_PREFIXES: Final = 1024  # maximum number of prefixes whose hashes are cached
 TERMS: Final = ("kv", "load", "power", "capacity")  # terms of the score, by the names of their weights
 FEW: Final = 8  # with at most this number of instances, all of them are scored
 _busy, _capacity, _watts = attrgetter("busy"), attrgetter("capacity"), attrgetter("watts")
+_end = itemgetter(1)  # the end of a run
 
 
 @policy("routing", "kv-aware", exact=["inflight", "prefix_index"], reported=["busy", "watts"], kind="extra")
@@ -194,7 +196,7 @@ def holders(instances: Sequence[InstanceView], hits: list[int]) -> Sequence[Inst
 def prefix_key(path: Path, runs: tuple[tuple[int, int], ...], block: int) -> int:
     """Return the key of the run that contains `block`. A run is a sequence of consecutive blocks with one key. If no
     run contains the block, return the prompt's first key."""
-    for key, end in runs:
-        if end >= block:
-            return key
+    at = bisect_left(runs, block, key=_end)
+    if at < len(runs):
+        return runs[at][0]
     return path.keys[0] if path.keys else ROOT

@@ -337,6 +337,8 @@ class PrefixIndex:
         if at > MANY and not self._holes and runs[-1][0] not in table:
             at = self._held_by_any(runs)
             size += self._begin(instance, runs, at)
+        if at > MANY and not fronts:  # a repeated prompt, which the instance holds as it is
+            at = self._refresh(instance, runs[at - 1 :: -1])
         while at:
             at -= 1
             key, end = runs[at]
@@ -365,6 +367,18 @@ class PrefixIndex:
         self._sizes[instance] = size
         if self._moved[instance]:
             self._bring_up(instance, runs)
+
+    def _refresh(self, instance: int, runs: tuple[tuple[int, int], ...]) -> int:
+        """Make runs the most recently used, until the first run that the instance does not hold with exactly this end.
+        `runs` has the last run first. Return the number of runs that are left."""
+        table, refresh = self._holders, self._pieces[instance].move_to_end
+        left = len(runs)
+        for key, end in runs:
+            if key not in table or table[key].get(instance) != end:
+                break
+            refresh(key)
+            left -= 1
+        return left
 
     def _begin(self, instance: int, runs: tuple[tuple[int, int], ...], at: int) -> int:
         """Add the runs from `at` on, which no instance holds yet, and return the number of their blocks."""

@@ -28,6 +28,7 @@ PLAIN: Final[Json] = {
     **{stage: gateway_policies(CURRENT)[stage] for stage in ("admission", "priority")},
     "routing": "least-loaded",
 }
+FAILURES: Final = (Exception, SystemExit)
 T = TypeVar("T")
 
 
@@ -81,7 +82,11 @@ class Arms:
     # --- decisions ---------------------------------------------------------------------------------------------------
 
     def arrive(self, now_ps: int, request: Request, decide: Callable[[Stages], Answer]) -> Answer:
-        return self._ask(now_ps, self._choose(request, self.live), lambda arm: decide(arm.stages))
+        arm = self._choose(request, self.live)
+        try:
+            return decide(arm.stages)
+        except FAILURES as error:
+            return self._fall_back(now_ps, arm, error, lambda arm: decide(arm.stages))
 
     def route(
         self, now_ps: int, request: Request, stages: Stages, decide: Callable[[Stages], Flight | Reject]
@@ -89,7 +94,11 @@ class Arms:
         acting = self.live
         if stages is not acting.stages:
             acting = next((arm for arm in self._others() if arm.stages is stages), acting)
-        return self._ask(now_ps, self._choose(request, acting), lambda arm: self._name(arm, decide(arm.stages)))
+        arm = self._choose(request, acting)
+        try:
+            return self._name(arm, decide(arm.stages))
+        except FAILURES as error:
+            return self._fall_back(now_ps, arm, error, lambda arm: self._name(arm, decide(arm.stages)))
 
     def _choose(self, request: Request, acting: Arm) -> Arm:
         return self.trial if self.trial is not None and acting is self.live and self.selects(request) else acting
@@ -100,17 +109,18 @@ class Arms:
             answer.reason = f"{arm.name}: {answer.reason}" if answer.reason else arm.name
         return answer
 
-    def _ask(self, now_ps: int, arm: Arm, decide: Callable[[Arm], T]) -> T:
-        """Return the answer of an arm. If the arm fails, return the answer of the first fallback that succeeds."""
+    def _fall_back(self, now_ps: int, arm: Arm, error: BaseException, decide: Callable[[Arm], T]) -> T:
+        """After an arm has failed, return the answer of the first fallback that succeeds."""
         while True:
+            self._fail(arm, error)
+            following = self._next(now_ps, arm)
+            if following is None:
+                raise error
+            arm = following
             try:
                 return decide(arm)
-            except (Exception, SystemExit) as error:
-                self._fail(arm, error)
-                following = self._next(now_ps, arm)
-                if following is None:
-                    raise
-                arm = following
+            except FAILURES as failure:
+                error = failure
 
     def _next(self, now_ps: int, arm: Arm) -> Arm | None:
         if arm is self.trial:

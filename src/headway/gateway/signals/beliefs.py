@@ -55,9 +55,8 @@ class Dates:
 
     def record_sent(self, now_ps: int, path: Path, end: int) -> None:
         ends = self.ends
-        if not ends.keys().isdisjoint(path.keys):
-            for key in path.keys:
-                ends.pop(key, None)
+        for key in ends.keys() & path.keys:
+            del ends[key]
         ends[end] = now_ps
 
     def forget(self, index: PrefixIndex, instance: int) -> None:
