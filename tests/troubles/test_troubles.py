@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from conftest import ROOT
 from headway.results.records import Blame, Finding
 from headway.scenario.scenario import Scenario
 from headway.testing.follow import follow
@@ -74,3 +75,38 @@ def test_most_figures_improve_if_the_first_suggestion_is_followed() -> None:
     suggested = [case for case in cases if case.suggestion is not None]
     assert len(suggested) >= 0.9 * len(cases)
     assert sum(case.improved for case in suggested) >= 0.8 * len(suggested)
+
+
+@pytest.mark.parametrize("name", ["link-bound", "starvation", "slow-start"])
+def test_the_planted_cause_is_named_first(name: str) -> None:
+    assert diagnose(name, "medium").right
+
+
+@pytest.fixture(scope="module")
+def diagnoses() -> list[Diagnosis]:
+    """Every trouble at every severity, and without the trouble."""
+    return [diagnose(trouble, severity) for trouble in TROUBLES for severity in (NONE, *SEVERITIES)]
+
+
+@pytest.mark.full
+def test_healthy_scenarios_meet_their_targets_and_severe_troubles_do_not(diagnoses: list[Diagnosis]) -> None:
+    late = {(each.trouble, each.severity): each.late for each in diagnoses}
+    assert not {name for (name, severity), share in late.items() if severity == NONE and share > 0.03}
+    for trouble in TROUBLES:
+        mild, medium, severe = (late[trouble.name, severity] for severity in SEVERITIES)
+        assert 0 < mild <= 0.3 and mild < medium < severe and severe >= 0.3, trouble.name
+
+
+@pytest.mark.full
+def test_most_planted_causes_are_named_first(diagnoses: list[Diagnosis]) -> None:
+    assert len(TROUBLES) >= 40
+    for severity, least in ((NONE, 1.0), ("mild", 0.7), ("medium", 0.9), ("severe", 0.9)):
+        right = [each.right for each in diagnoses if each.severity == severity]
+        assert sum(right) >= least * len(right), severity
+
+
+@pytest.mark.full
+def test_the_table_of_the_docs_is_what_the_command_prints(diagnoses: list[Diagnosis]) -> None:
+    page = (ROOT / "docs" / "findings.md").read_text("utf-8")
+    written = page.split("<!-- troubles -->\n")[1].split("\n<!-- /troubles -->")[0]
+    assert written == table(each for each in diagnoses if each.severity != NONE)

@@ -2,9 +2,11 @@
 
 Each part of a late request's time belongs to a resource (`RESOURCE_OF`). A resource explains the fraction of the loss
 (see `results.loss`) that lies in its parts. Time at the router belongs to `replicas` while an instance starts, and to
-`router` otherwise. There is one finding for each resource that explains at least `LEAST` of the loss, if at least
-`FEWEST` late requests lost time there. An instance is to blame if it has at least `UNEVEN` times its part of the
-loss, compared with the same loss on all instances. Severity: the explained loss, as a fraction of the counted requests.
+`router` otherwise. The wait for KV blocks is divided over what the requests did that held the blocks (see
+`results.holders`): if they loaded blocks from a tier, it belongs to `store`. There is one finding for each resource
+that explains at least `LEAST` of the loss, if at least `FEWEST` late requests lost time there. An instance is to blame
+if it has at least `UNEVEN` times its part of the loss, compared with the same loss on all instances. Severity: the
+explained loss, as a fraction of the counted requests.
 """
 
 from collections import defaultdict
@@ -58,8 +60,8 @@ def find(run: Observed) -> list[Finding]:
     losses: dict[str, dict[int, float]] = {}
     starting = _starting(run)
     for row in run.loss.late:
-        for part, share in run.loss.shares(row).items():
-            resource = RESOURCE_OF.get(part)
+        for part, share in run.loss_behind(row).items():
+            resource = RESOURCE_OF.get(part) if share > 0 else None
             if resource == "router" and _waited_for_start(run, row, starting):
                 resource = "replicas"
             if resource is not None:

@@ -1,11 +1,12 @@
 """Cache thrashing: instances load blocks from a tier below the GPU soon after they stored them there.
 
 Such loads are the run's `thrashes`. Loads from one tier that are at most `GAP_PS` apart form an episode, which needs at
-least `LEAST` loads. Severity: the episode's blocks divided by all blocks loaded from that tier in the run.
+least `LEAST` loads. It explains the loss in these loads, and in waits for KV blocks that requests held while they
+loaded; of the latter, the episode's part of all blocks loaded from that tier in the run. Severity: this part.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from headway.results.findings.observed import (
@@ -78,6 +79,18 @@ def _finding(run: Observed, tier: str, loads: list[Thrash]) -> Finding:
             "requests": len(rows),
             "episode_s": seconds(until - at),
         },
-        explains=run.loss.share(rows, ("load",)),
+        explains=_explains(run, rows, where, at, until, blocks / loaded if loaded else 0.0),
         resource="store",
     )
+
+
+def _explains(
+    run: Observed, rows: Collection[int], instances: Collection[int], at: int, until: int, share: float
+) -> float:
+    """Return the loss in the loads of these requests, and in waits for KV blocks that loads held; of the latter, the
+    given share."""
+    waits = [row for row in run.loss.within(at, until) if run.home(row) in instances]
+    claims = {row: share * (run.loss_behind(row).get("load", 0.0) - run.loss.of(row, ("load",))) for row in waits}
+    for row in rows:
+        claims[row] = claims.get(row, 0.0) + run.loss.of(row, ("load",))
+    return run.loss.claim(claims)

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from headway.config.wording import join_words
 from headway.results.groups import promises
+from headway.results.holders import Holders
 from headway.results.loss import Loss
 from headway.results.recorder import RunFacts, ScaleRecord, StateChange
 from headway.results.records import EXAMPLES, Finding, Preemption, QueueLimit, Thrash
@@ -172,6 +173,10 @@ class Observed:
         return TimeSplit(self.requests, self.result.queue_limits, self.ended_ps)
 
     @cached_property
+    def holders(self) -> Holders:
+        return Holders(self.requests, self.waits.left_ps, self.ended_ps)
+
+    @cached_property
     def stays(self) -> defaultdict[int, Stays]:
         return stays(self.requests, self.ended_ps)
 
@@ -227,6 +232,17 @@ class Observed:
         return self.loss.claim(
             {row: self.loss.of(row, QUEUED) * time / (left[row] - enqueued[row]) for row, time in rows.items()}
         )
+
+    def loss_behind(self, row: int) -> dict[str, float]:
+        """Return the fractions of a late request's loss by part. The wait for KV blocks is divided over what the
+        requests did that held them (see `results.holders`); the rest of it stays `queue.kv`."""
+        shares = dict(self.loss.shares(row))
+        if wait := shares.get("queue.kv"):
+            since, left = self.requests.enqueued_ps[row], self.waits.left_ps[row]
+            for part, share in self.holders.shares(self.home(row), since, left).items():
+                shares[part] = shares.get(part, 0.0) + wait * share
+                shares["queue.kv"] -= wait * share
+        return shares
 
     def late_during(self, periods: Sequence[tuple[int, int]], instances: Collection[int]) -> list[int]:
         """Return the late requests of these instances whose time before the first token overlaps a period."""

@@ -3,17 +3,22 @@
 A retry is a further attempt of the same turn of a session. If requests have no session, a retry is a request that
 arrives exactly when the clients' `retry` setting sends a failed request of the same tenant and length again.
 
-Retries explain the whole loss of a late request that is a retry, because without retries it would not exist. For
-another late request, they explain the fraction of work that is due to retries, among the requests that arrived from
-`NEAR_PS` before it until its end; the work of a request is its computed prompt tokens and its output tokens. There is
-a finding if at least `LEAST` retries are at least `SHARE` of the requests that arrived from the first retry to the
-last. Severity: the fraction of retries among all counted requests.
+Retries explain the whole loss of a late request that is a retry, because without retries it would not exist. Another
+late request is compared with the requests that arrived from `NEAR_PS` before it until its end; the work of a request is
+its computed prompt tokens and its output tokens. If at least `SHARE` of the work is due to retries, and the rest per
+second is at most `SERVED` times the median of requests that met their targets without retries around them, then retries
+explain its whole loss: the first attempts alone would have been served. Otherwise they explain the fraction of the work
+that is due to them.
+
+There is a finding if at least `LEAST` retries are at least `SHARE` of the requests that arrived from the first retry to
+the last. Severity: the fraction of retries among all counted requests.
 """
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from statistics import median
 from typing import Final
 
 from headway.config.units import duration_ps
@@ -21,6 +26,7 @@ from headway.results.findings.observed import CAUSE, Observed, many, percent, se
 from headway.results.findings.remedies import more_replicas, reject_late
 from headway.results.recorder import FAILED, REJECTED, TIMED_OUT
 from headway.results.records import Blame, Finding, Suggestion
+from headway.results.sample import MET
 from headway.types import PS_PER_SECOND
 
 KIND: Final = "retry_storm"
@@ -29,6 +35,7 @@ AREA: Final = "admission"
 ORDER: Final = 26
 LEAST: Final = 10
 SHARE: Final = 0.1
+SERVED: Final = 1.25
 LOST: Final = (REJECTED, TIMED_OUT, FAILED)
 NEAR_PS: Final = 5 * PS_PER_SECOND
 
@@ -50,12 +57,13 @@ def find(run: Observed) -> list[Finding]:
     ]
     total = [0, *accumulate(work)]
     repeated = [0, *accumulate(amount if row in again else 0 for row, amount in enumerate(work))]
+    usual = [fresh for row in range(run.warmup, len(requests)) if run.missed[row] == MET
+             for fresh, share in [_around(run, row, total, repeated)] if not share]  # fmt: skip
+    served = SERVED * median(usual) if usual else 0.0
     claims = {}
     for row in run.loss.late:
-        until = requests.finished_ps[row] if requests.finished_ps[row] >= 0 else run.ended_ps
-        begin, end = bisect_left(arrivals, arrivals[row] - NEAR_PS), bisect_left(arrivals, until + 1)
-        share = (repeated[end] - repeated[begin]) / max(1, total[end] - total[begin])
-        claims[row] = 1.0 if row in again else share
+        fresh, share = _around(run, row, total, repeated)
+        claims[row] = 1.0 if row in again or (share >= SHARE and fresh <= served) else share
     tenants = Counter(run.tenants[requests.tenant[row]] for row in retries)
     explains = run.loss.claim(claims)
     return [
@@ -89,6 +97,17 @@ def find(run: Observed) -> list[Finding]:
 def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
     yield from reject_late(run)
     yield from more_replicas(run, finding)
+
+
+def _around(run: Observed, row: int, total: Sequence[int], repeated: Sequence[int]) -> tuple[float, float]:
+    """Return the work of first attempts per second, and the fraction of work that is due to retries, from `NEAR_PS`
+    before a request until its end. `total` and `repeated` are the sums of all work and of retries before each row."""
+    requests = run.requests
+    arrivals, end = requests.arrival_ps, requests.finished_ps[row]
+    since, until = max(run.started_ps, arrivals[row] - NEAR_PS), end if end >= 0 else run.ended_ps
+    begin, stop = bisect_left(arrivals, since), bisect_left(arrivals, until + 1)
+    work, again = total[stop] - total[begin], repeated[stop] - repeated[begin]
+    return (work - again) / seconds(max(1, until - since)), again / max(1, work)
 
 
 def _retries(run: Observed) -> list[int]:

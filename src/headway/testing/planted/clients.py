@@ -60,14 +60,14 @@ RETRY_STORM: Final = Trouble(
         BASE,
         {
             "workload": {
-                "rate": "40/s", "duration": "25s",
-                "profile": {"type": "spike", "multiplier": 3.2, "at": "4s", "duration": "2s"},
+                "rate": "40/s", "duration": "30s",
+                "profile": {"type": "spike", "multiplier": 3.6, "at": "4s", "duration": "1700ms"},
             },
             "slo": {"ttft": "2s", "tpot": "40ms"},
         },
     ),
-    mild=_storm(2, "21s"),
-    medium=_storm(3, "15s"),
+    mild=_storm(1, "20s"),
+    medium=_storm(2, "18s"),
     severe=_storm(4, "4s"),
     causes=("retry_storm",),
 )  # fmt: skip
