@@ -6,7 +6,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from headway.results.findings import DETECTORS
+from headway.results.findings import DETECTORS, WEIGHTS, rank
+from headway.results.findings.observed import LIMIT
 from headway.results.records import Finding
 from headway.results.sample import MET, MISSED
 from headway.results.survey import SHORT_QUEUE, Survey
@@ -39,6 +40,7 @@ class Issue(Struct, frozen=True):
     severity: float
     head: Parts
     details: list[Parts]
+    rank: float = 0.0  # explained fraction of the run's loss, times the weight of a finding's role; see `findings`
 
     @property
     def area(self) -> str:
@@ -46,11 +48,11 @@ class Issue(Struct, frozen=True):
 
 
 def issues(run: Material) -> list[Issue]:
-    """Return all issues, worst first."""
+    """Return all issues, first those that explain most of the run's loss."""
     problems = [*_findings(run), *_losses(run)]
     if run.survey is not None and (ignored := _prefix_ignored(run, run.survey)) is not None:
         problems.append(ignored)
-    return sorted(problems, key=lambda issue: -issue.severity)
+    return sorted(problems, key=lambda issue: (-issue.rank, -issue.severity))
 
 
 def write_issues(run: Material, problems: list[Issue], focus: Collection[str], examples: int) -> Section:
@@ -86,7 +88,8 @@ def _issue(run: Material, places: list[int]) -> Issue:
         counts = {"more": len(places) - 1, "count": sum(run.findings[place].count for place in places)}
         text = "{more:count} more of this kind; {count:count} requests or events in total."
         details.append(phrase(text, of=counts, source=f"findings.{finding.kind}"))
-    return Issue(finding.kind, finding.severity, phrase("{title:quote}", of=finding, source=source), details)
+    head = phrase("{title:quote}", of=finding, source=source)
+    return Issue(finding.kind, finding.severity, head, details, -rank(finding)[0])
 
 
 def _when(run: Material, finding: Finding, source: str) -> Parts:
@@ -162,7 +165,8 @@ def _prefix_ignored(run: Material, survey: Survey) -> Issue | None:
             severity = max(severity / 2, away.missed / missed)
         else:  # ignoring the cached prefix did no harm
             kind, severity = "prefix_passed", severity / 4
-    return Issue(kind, min(1.0, severity), head, [pattern, (*parts, ".")])
+    weight = WEIGHTS[LIMIT] if kind == "prefix_ignored" and run.has_slo else 0.0
+    return Issue(kind, min(1.0, severity), head, [pattern, (*parts, ".")], weight * min(1.0, severity))
 
 
 def explain_no_decisions(run: Material) -> Parts:
