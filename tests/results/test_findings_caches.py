@@ -145,8 +145,8 @@ def test_the_two_directions_are_two_findings() -> None:
         },
     }  # fmt: skip
     assert misses.title == (
-        "The router believed 128 of 512 tokens (25.0 %) in vain since 6.0 s: 2 requests of 20 had fewer cached tokens "
-        "than it believed, by 64 on average, most at i0 and i1."
+        "The router expected 128 of 512 tokens (25.0 %) to be cached since 6.0 s, but they were not: 2 requests of 20 "
+        "had fewer cached tokens than expected, by 64 on average, most at i0 and i1."
     )
     assert [(blame.kind, blame.name, blame.share) for blame in misses.blames] == [
         ("instance", "i0", 0.5), ("instance", "i1", 0.5)

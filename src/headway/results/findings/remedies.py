@@ -417,7 +417,9 @@ def cached_prefixes(run: Observed, figure: str = "") -> Iterator[Suggestion]:
     routing = policy(run, ROUTING)
     if not reads_prefixes(run):
         yield from lmetric(run, figure)
-    elif routing["name"] == "weighted":
+        return
+    yield from index_size(run, only_larger=True)
+    if routing["name"] == "weighted":
         for scorer in routing.get("scorers") or ():
             name, weight = scorer["name"], scorer.get("weight")
             if name.startswith("prefix") and isinstance(weight, int | float) and weight > 0:
@@ -445,14 +447,20 @@ def fair_queue(run: Observed, figure: str = "") -> Iterator[Suggestion]:
         yield from use(run, SCHEDULER, "fair", ", so that the tenants take turns in each instance", figure)
 
 
-def index_size(run: Observed) -> Iterator[Suggestion]:
-    """Suggest that the router's prefix index has the size of the instances' caches."""
+def index_size(run: Observed, only_larger: bool = False) -> Iterator[Suggestion]:
+    """Suggest that the router's prefix index has the size of the instances' caches. If `only_larger`, suggest it only
+    if the index is smaller than these."""
     routing = policy(run, ROUTING)
+    cached = min((each.get("kv_blocks", 0) for each in run.result.instances().values()), default=0)
     paths = {"lru_blocks": routing.get("lru_blocks")}
     for scorer in routing.get("scorers") or ():
         if isinstance(scorer, dict):
             paths[f"scorers.{scorer.get('name')}.lru_blocks"] = scorer.get("lru_blocks")
-    change = {f"policies.routing.{path}": "auto" for path, size in paths.items() if isinstance(size, int)}
+    change = {
+        f"policies.routing.{path}": "auto"
+        for path, size in paths.items()
+        if isinstance(size, int) and (size < cached or not only_larger)
+    }
     if change:
         text = f"Routing: give the prefix index the size of the instances' caches ({', '.join(change)}: auto)."
         yield Suggestion(ROUTING, change, aim(run), text)

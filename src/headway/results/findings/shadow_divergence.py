@@ -71,8 +71,7 @@ def find(run: Observed) -> list[Finding]:
 
 
 def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
-    if "unexpected_misses" in finding.evidence:
-        yield from index_size(run)
+    yield from index_size(run)
     yield from kv_events(run)
 
 
@@ -92,8 +91,9 @@ def _finding(run: Observed, rows: Sequence[int], way: Way, prompts: int) -> Find
     total = f"{tokens:,} of {base:,} tokens ({percent(tokens / base)})"
     if way.name == "unexpected_misses":
         title = (
-            f"The router believed {total} in vain {when}: {many(count, 'request')} of {len(rows):,} had fewer cached "
-            f"tokens than it believed, by {tokens / count:,.0f} on average, most at {run.names(where)}."
+            f"The router expected {total} to be cached {when}, but they were not: {many(count, 'request')} of "
+            f"{len(rows):,} had fewer cached tokens than expected, by {tokens / count:,.0f} on average, most at "
+            f"{run.names(where)}."
         )
     else:
         title = (
@@ -134,8 +134,11 @@ def _finding(run: Observed, rows: Sequence[int], way: Way, prompts: int) -> Find
 
 def _explains(run: Observed, rows: Sequence[int], tokens: int) -> float:
     """Return the fraction of the loss that unexpected misses explain: their part of all computed prompt tokens, times
-    the loss in waits for prefill and in prefill itself."""
+    the loss in waits for prefill and in prefill itself. If no request had any cached token, a correct belief would have
+    saved nothing."""
     requests = run.requests
+    if not any(requests.cached_tokens):
+        return 0.0
     computed = sum(requests.prompt_tokens[row] - requests.cached_tokens[row] for row in rows)
     return min(1.0, tokens / max(1, computed)) * run.loss.share(run.loss.late, (*QUEUED, "prefill"))
 
