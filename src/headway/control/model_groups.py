@@ -78,20 +78,24 @@ class ModelGroups:
     belongs to no group."""
 
     def __init__(self, views: Sequence[InstanceView]) -> None:
+        self._form(views)
+
+    def _form(self, views: Sequence[InstanceView]) -> None:
         self._groups = _group(views)
         # The dict is empty if no instance names its models: then the only group serves every model.
         self.by_name = {name: group for group in self._groups for name in group.names}
+        self.only = None if self.by_name else self._groups[0]
 
     def of(self, model: str) -> Group | None:
         """Return the group of a model, or None if the cluster does not have the model."""
-        return self.by_name.get(model) if self.by_name else self._groups[0]
+        return self.only or self.by_name.get(model)
 
     def regroup(self, views: Sequence[InstanceView], now_ps: int) -> list[Group]:
         """Form the groups again after instances have joined or left. Return the old groups that have no successor with
         the same names."""
         before = {group.names: group for group in self._groups}
         number = max(group.number for group in self._groups)
-        self._groups = _group(views)
+        self._form(views)
         for group in self._groups:
             if group.names in before:
                 group.follow(before.pop(group.names), now_ps)
@@ -99,7 +103,6 @@ class ModelGroups:
             number += 1
             group.number = number
             group.refresh(now_ps)
-        self.by_name = {name: group for group in self._groups for name in group.names}
         return list(before.values())
 
     def __iter__(self) -> Iterator[Group]:

@@ -150,7 +150,7 @@ class ControlPlane:
         cluster = self.cluster
         cluster.now_ps = now_ps
         cluster.priority = NO_PRIORITY
-        group = self.groups.of(request.model)
+        group = self.groups.only or self.groups.of(request.model)
         if group is None:
             return Reject(f"404: no instance serves model {shown(request.model)}")
         cluster.instances, cluster.group = group.instances, group.number
@@ -363,7 +363,9 @@ class ControlPlane:
         return self.flights.by_id[request_id]
 
     def on_first_token(self, now_ps: int, request_id: int) -> None:
-        self.audience.on_first_token(now_ps, self.flights.first_token(now_ps, request_id))
+        flight = self.flights.first_token(now_ps, request_id)
+        if self.audience.observers or self.audience.state is not None:
+            self.audience.on_first_token(now_ps, flight)
 
     def on_handed(self, now_ps: int, request_id: int) -> Flight:
         """Move a request from its prefill instance, which has computed the prompt, to its decode instance."""
@@ -373,7 +375,8 @@ class ControlPlane:
 
     def on_finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
         flight = self.flights.finish(request_id, outcome == "completed", output_tokens)
-        self.audience.on_finished(now_ps, flight, outcome, output_tokens)
+        if self.audience.observers or self.audience.state is not None:
+            self.audience.on_finished(now_ps, flight, outcome, output_tokens)
 
     def resend(self, now_ps: int, request: Request, priority: Priority) -> Flight | Reject | None:
         """Route a request again after its instance lost it or redirected it. If no instance can serve now, let the

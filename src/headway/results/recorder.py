@@ -82,6 +82,14 @@ NAMED: Final = ("tenant", "slo_class", "session", "kind", "model", "adapter")
 USUAL_CLASS: Final = "standard"  # the usual SLO class, which has code 0
 
 
+class Codes(dict[str, int]):
+    """The codes of strings. Reading the code of a new string gives it the next code."""
+
+    def __missing__(self, string: str) -> int:
+        code = self[string] = len(self)
+        return code
+
+
 class Recorder(RequestColumns):
     """Per-request columns, the gaps between tokens, and the events of a run."""
 
@@ -97,7 +105,7 @@ class Recorder(RequestColumns):
         self.rows_ahead = rows_ahead
         for name, (kind, _) in COLUMNS.items():
             setattr(self, name, array(kind))
-        self.names = {name: {} for name in NAMED}
+        self.names = {name: Codes() for name in NAMED}
         self.names["slo_class"][USUAL_CLASS] = 0
         self.retried = 0  # number of requests that are a client's retry of an unsuccessful request
         # Number of tokens that were generated in vain: an instance generated them and then lost the request. Only
@@ -126,19 +134,15 @@ class Recorder(RequestColumns):
         self.arrival_ps[row] = at_ps
         self.prompt_tokens[row] = request.prompt_tokens
         names = self.names
-        tenants, kinds, models = names["tenant"], names["kind"], names["model"]
-        self.tenant[row] = tenants.setdefault(request.tenant, len(tenants))
-        self.kind[row] = kinds.setdefault(request.kind, len(kinds))
-        self.model[row] = models.setdefault(request.model, len(models))
+        self.tenant[row] = names["tenant"][request.tenant]
+        self.kind[row] = names["kind"][request.kind]
+        self.model[row] = names["model"][request.model]
         if request.slo_class != USUAL_CLASS:
-            classes = names["slo_class"]
-            self.slo_class[row] = classes.setdefault(request.slo_class, len(classes))
+            self.slo_class[row] = names["slo_class"][request.slo_class]
         if request.adapter is not None:
-            adapters = names["adapter"]
-            self.adapter[row] = adapters.setdefault(request.adapter, len(adapters))
+            self.adapter[row] = names["adapter"][request.adapter]
         if request.session is not None:
-            sessions = names["session"]
-            self.session[row] = sessions.setdefault(request.session, len(sessions))
+            self.session[row] = names["session"][request.session]
             self.turn[row] = request.turn
         self.rows = row + 1
 

@@ -197,7 +197,7 @@ class Dispatcher:
                 if row in self.deadlines.jobs:
                     self.deadlines.jobs[row] = (handover.decode, target)
                 self.recorder.handed_ps[row] = now
-                target.generated = int(handover.transfer.first_token)
+                target.generated = int(handover.first_token)
                 target.last_token_ps = now
             if handover.load is not None:
                 handover.send(now, self.cluster.links)
@@ -263,7 +263,7 @@ class Dispatcher:
     def complete(self, now: int) -> None:
         """Report the requests that ended at this instant to the router and the traffic, in order of arrival."""
         recorder, control, deadlined, listener = self.recorder, self.control, self.deadlines.jobs, self.listener
-        ended = self.cluster.ended
+        ended, signals = self.cluster.ended, self.signals
         if len(ended) > 1:
             ended.sort(key=by_row)
         for job in ended:
@@ -280,24 +280,27 @@ class Dispatcher:
                 recorder.output_tokens[row] = job.generated
             if deadlined:
                 deadlined.pop(row, None)
-            if outcome == REJECTED:  # the request never reached the instance
-                control.on_finished(now, row, OUTCOMES[outcome], job.generated)
-            else:
-                self.end_flight(now, row, OUTCOMES[outcome], job.generated, not job.between_steps)
+            if signals.counts_ends and outcome != REJECTED:  # a rejected request never reached the instance
+                self.count_end(now, row, not job.between_steps)
+            control.on_finished(now, row, OUTCOMES[outcome], job.generated)
             if listener is not None:
                 listener.on_ended(job.request, now, outcome == COMPLETED)
         ended.clear()
         if self.deadlines.heap:
             self.set_timer()
 
-    def end_flight(self, now: int, row: int, outcome: str, output_tokens: int, in_step: bool) -> None:
-        """Tell the router that a request has left its instance. If `in_step` is set, the request left at the end of a
-        step, otherwise between steps."""
+    def count_end(self, now: int, row: int, in_step: bool) -> None:
+        """Count a request that leaves its instances. If `in_step` is set, it leaves at the end of a step, otherwise
+        between steps."""
+        flight = self.control.flight(row)
+        for view in (flight.view, flight.prefill):
+            if view is not None:
+                self.signals.on_ended(now, view, in_step)
+
+    def end_flight(self, now: int, row: int, outcome: str, output_tokens: int) -> None:
+        """Tell the router that a request has left its instance between two steps."""
         if self.signals.counts_ends:
-            flight = self.control.flight(row)
-            for view in (flight.view, flight.prefill):
-                if view is not None:
-                    self.signals.on_ended(now, view, in_step)
+            self.count_end(now, row, in_step=False)
         self.control.on_finished(now, row, outcome, output_tokens)
 
     def tell_refused(self, now: int) -> None:

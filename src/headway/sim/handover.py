@@ -42,6 +42,7 @@ class Handover:
         self.decode = decode  # index of the decode instance
         self.link = link
         self.transfer = transfer
+        self.first_token = transfer.first_token  # whether the prefill instance returns the first token
         self.incoming = incoming
         self.begun = False  # whether the request has been queued at the decode instance
         self.begun_ps = -1  # when the transfer began, because the decode instance had room; -1 before that

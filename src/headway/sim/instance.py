@@ -153,15 +153,16 @@ class Instance:
                 self.log_resumed()
             else:
                 self.log(ENTRY(run.first, run.increment, length, batch.counted))
-        if length > 1 and batch.partial is not None and (decodes or cache.stores is not None):
+        if batch.partial is not None and length > 1 and (decodes or cache.stores is not None):
             blocks.offer_steps(length - 1)  # cache the blocks of all steps but the last one, whose blocks follow below
         if self.expiring:
             self.drop_decodes()
         ending = batch.ending
         while ending and ending[0][0] == steps:
             self.leave(heappop(ending)[2])
-        for job, want in run.chunks:
-            self.advance(job, want * length, now)
+        if run.chunks:
+            for job, want in run.chunks:
+                self.advance(job, want * length, now)
         if blocks.reports:
             self.view.kv_used = cache.held
             blocks.reported_to = NEVER
@@ -252,7 +253,7 @@ class Instance:
     def hand_over(self, job: Job, now: int) -> None:
         """Hand over a request whose prompt is computed. Its blocks stay here until the transfer is complete."""
         assert job.handover is not None
-        if job.handover.transfer.first_token:
+        if job.handover.first_token:
             self.recorder.first_token_ps[job.row] = now
             self.first_tokens.append(job)
         self.scheduler.release(job, keeps_blocks=True)
@@ -316,17 +317,15 @@ class Instance:
         queue = self.queue
         queue.add(job, now, priority, hints)
         self.view.queued = self.scheduler.count_queued() if self.loader.active else len(queue.waiting)
-        if self.run.end < 0:
-            return True
-        if not self.scheduler.limits.limit:
-            self.scheduler.note_waiting(now)
-        return self.cut_to_enter(now)
+        return self.run.end < 0 or self.cut_to_enter(now)
 
     def cut_to_enter(self, now: int) -> bool:
         """End the run at the next step boundary if a waiting request might enter the batch there. No request can enter
         while a prefill is unfinished, the batch is full, or the first request in the queue lacks blocks or an adapter
         slot. In these cases, the run ends by itself at the change that lets a request enter."""
-        if self.batch.partial is not None or len(self.batch.running) >= self.view.max_batch_size:
+        batch = self.batch
+        if batch.partial is not None or len(batch.running) >= self.view.max_batch_size:
+            self.scheduler.note_waiting(now)
             return False
         if self.queue.refused is not None and not self.loader.ready and self.queue.is_refused():
             return False
@@ -392,12 +391,9 @@ class Instance:
         self.blocks.settle(now)
         self.loader.arrive(job, now)
         self.scheduler.stir()
-        self.settle_stores(now)
-        if self.run.end < 0:
-            return True
-        if not self.scheduler.limits.limit:
-            self.scheduler.note_waiting(now)
-        return self.cut_to_enter(now)
+        if self.tiers is not None:
+            self.settle_stores(now)
+        return self.run.end < 0 or self.cut_to_enter(now)
 
     def let_go(self, job: Job, now: int) -> bool:
         """Free the blocks of a prompt that was computed for another instance, when the other instance has a copy or no

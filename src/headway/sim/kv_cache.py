@@ -220,27 +220,25 @@ class KvCache:
         """Evict `count` idle blocks in eviction order."""
         self.idle -= count
         self.evicted += count
-        lru, spilt = self.lru, self.spilt
+        lru, spilt, log = self.lru, self.spilt, self.log
         while count > 0:
             piece = self.next_out()
             key, start, end = piece.key, piece.start, piece.end
-            if end - start > count:
-                start = piece.end = end - count
+            count -= end - start
+            if count < 0:  # evict only the tail of the piece
+                start = piece.end = start - count
             else:
                 del lru[piece]
                 if piece.next is None and self.pieces[key] is piece:
                     del self.pieces[key]
                 else:
                     self._store(key, [other for other in self._chain(key) if other is not piece])
-            count -= end - start
-            if self.log is not None:
-                self.log.append((self.now, LATER, key, start))
+            if log is not None:
+                log.append((self.now, LATER, key, start))
             if spilt is not None:
-                last = spilt[-1] if spilt else None
-                if last is not None and last[0] == key and last[1] == end and last[3] == piece.level:
-                    spilt[-1] = (key, start, last[2], piece.level)
-                else:
-                    spilt.append((key, start, end, piece.level))
+                if spilt and spilt[-1][0] == key and spilt[-1][1] == end and spilt[-1][3] == piece.level:
+                    end = spilt.pop()[2]
+                spilt.append((key, start, end, piece.level))
 
     def next_out(self) -> Piece:
         """Return the piece that is evicted next. Its tail is evicted first."""

@@ -95,7 +95,7 @@ class Loader:
         self.ready.append(job)
         if job.awaits is not None:
             self.blocks.offer(job, job.known // self.size, now, LATER)
-            job.resumes = job.awaits.transfer.first_token
+            job.resumes = job.awaits.first_token
             job.computed = job.known if job.resumes else job.known - 1
             job.awaits = None
             return

@@ -117,7 +117,7 @@ class Losses:
     def redirect(self, now: int, index: int, job: Job) -> None:
         dispatcher, row = self.dispatcher, job.row
         flight = dispatcher.control.flight(row)
-        dispatcher.end_flight(now, row, REDIRECTED, 0, in_step=False)
+        dispatcher.end_flight(now, row, REDIRECTED, 0)
         dispatcher.recorder.redirects[row] += 1
         if dispatcher.recorder.redirects[row] > MOST_REDIRECTS:
             wrong = f"request {row} was redirected more than {MOST_REDIRECTS:,} times without completing"
@@ -144,7 +144,7 @@ class Losses:
             dispatcher.cluster.ended.append(job)
             return
         flight = dispatcher.control.flight(row)
-        dispatcher.end_flight(now, row, RETRIED, job.generated, in_step=False)
+        dispatcher.end_flight(now, row, RETRIED, job.generated)
         recorder.retries[row] += 1
         recorder.lost_tokens += job.generated
         for column in AFRESH:

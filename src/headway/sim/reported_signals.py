@@ -68,8 +68,9 @@ class Signals:
             self.kv_events.tell(now)
         if self.kv:
             report_kv(self.blocks, now)
-        for tiers, index in self.tiers:
-            self.show_tiers(self.views[index], tiers, now, now + 1, None)
+        if self.tiers:
+            for tiers, index in self.tiers:
+                self.show_tiers(self.views[index], tiers, now, now + 1, None)
         if self.power:
             self.refresh_power(now)
 

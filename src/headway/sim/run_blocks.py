@@ -14,6 +14,8 @@ from headway.sim.leap import Run, duration, steps_begun
 from headway.types import NEVER
 from headway.views.instance import InstanceView
 
+FEW_STEPS = 6  # up to this number, counting steps one by one is faster than the formula of the run
+
 
 class RunBlocks:
     def __init__(self, view: InstanceView, cache: KvCache, batch: Batch, run: Run, caching: bool) -> None:
@@ -23,6 +25,7 @@ class RunBlocks:
         self.run = run
         self.caching = caching
         self.size = batch.block_tokens
+        self.few_steps = min(FEW_STEPS, self.size)
         self.phases = batch.phases
         # A prefill instance allocates the blocks of a whole prompt when the request enters. Otherwise prompts could
         # wait forever, because finished prompts keep their blocks until the decode instance has room.
@@ -33,7 +36,7 @@ class RunBlocks:
         # The next fields have the state at the last report of KV use.
         self.looked = 0  # number of steps begun at the last report, including those of earlier runs
         self.reported_to = NEVER  # time until which the report is valid: the start of the run's next step, or NEVER
-        self.next_step = 0  # duration of the next step
+        self.next_step = 0  # duration of the step after the last one that the report includes
         self.increment = 0  # picoseconds by which each step is longer than the previous step
         self.prefills = False  # whether the run's steps compute chunks of an unfinished prefill
 
@@ -191,29 +194,37 @@ def report_kv(each: Sequence[RunBlocks], at: int) -> None:
         if since >= at:
             continue
         looked, step, increment = blocks.looked, blocks.next_step, blocks.increment
-        elapsed, size = at - since, blocks.size
+        elapsed, size, phases = at - since, blocks.size, blocks.phases
+        phase = looked % size
         if elapsed <= step:
             count = 1
-            used = blocks.phases[looked % size]
+            used = phases[phase]
+            since += step
+            step += increment
+        elif elapsed <= blocks.few_steps * step:
+            count = used = 0
+            while since < at:
+                used += phases[phase + count]
+                count += 1
+                since += step
+                step += increment
         else:
-            further = (elapsed - 1) // step  # number of steps begun after the first one; too high if steps get longer
-            passed = further * step + increment * (further * (further - 1) // 2)
-            if passed >= elapsed:
-                further = steps_begun(step, increment, elapsed) - 1
-                passed = duration(step, increment, further)
+            count = (elapsed - 1) // step + 1  # too high if steps get longer
+            passed = count * step + increment * (count * (count - 1) // 2)
+            if passed - step - increment * (count - 1) >= elapsed:
+                count = steps_begun(step, increment, elapsed)
+                passed = duration(step, increment, count)
             since += passed
-            step += increment * further
-            count = further + 1
-            phase = looked % size
+            step += increment * count
             if count < size:
-                used = sum(blocks.phases[phase : phase + count])
+                used = sum(phases[phase : phase + count])
             else:  # the same as `Batch.decode_blocks`, but faster without the call
-                used = blocks.batch.decodes * (count // size) + sum(blocks.phases[phase : phase + count % size])
+                used = blocks.batch.decodes * (count // size) + sum(phases[phase : phase + count % size])
         if blocks.prefills:
             steps = looked - blocks.batch.steps
             used += blocks.chunk_blocks(steps + count) - blocks.chunk_blocks(steps)
         if used:
             blocks.view.kv_used += used
         blocks.looked = looked + count
-        blocks.reported_to = since + step
-        blocks.next_step = step + increment
+        blocks.reported_to = since
+        blocks.next_step = step

@@ -114,7 +114,7 @@ class RunPlanner:
                 blocks.reported_to = now + first
                 blocks.next_step = first + increment
                 blocks.increment = increment
-                blocks.prefills = bool(chunks)
+                blocks.prefills = batch.partial is not None
         return end
 
     def warm(self, now: int, pieces: Sequence[tuple[int, Fraction]]) -> None:

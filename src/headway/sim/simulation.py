@@ -154,10 +154,10 @@ class Simulation:
         preparations, reactions = self.choose_preparations(), self.choose_reactions()
         horizon, instances, ends, begins = self.horizon, cluster.instances, clock.ends, clock.begins
         while True:
-            end, arrival = ends[0] >> INDEX_BITS, traffic.next_ps
+            end, arrival, timer = ends[0] >> INDEX_BITS, traffic.next_ps, dispatcher.timer
             now = end if end < arrival else arrival
-            if dispatcher.timer < now:
-                now = dispatcher.timer
+            if timer < now:
+                now = timer
             if moves_blocks and links.next_ps <= now:
                 links.make_sure(now)
                 if links.next_ps < now:
@@ -172,12 +172,13 @@ class Simulation:
                     instance.finish_run(now)
                     begins.append(index)
                 end = ends[0] >> INDEX_BITS
-            if not begins and arrival != now and dispatcher.timer != now and links.next_ps != now:
+            if not begins and arrival != now and timer != now and links.next_ps != now:
                 continue  # the heap entry is stale, because its run was cut
             clock.now = now
             # (b) All other events happen, with their immediate consequences.
-            for prepare in preparations:
-                prepare(now)
+            if preparations:
+                for prepare in preparations:
+                    prepare(now)
             if first_tokens:
                 self.tell_first_tokens(now)
             if handed:
@@ -199,12 +200,13 @@ class Simulation:
                     break
                 arrival = traffic.next_ps
             # (c) Steps begin.
-            if len(begins) > 1:
-                begins.sort()
-            for index in begins:
-                if (end := instances[index].begin(now)) >= 0:
-                    heappush(ends, end << INDEX_BITS | index)
-            begins.clear()
+            if begins:
+                if len(begins) > 1:
+                    begins.sort()
+                for index in begins:
+                    if (end := instances[index].begin(now)) >= 0:
+                        heappush(ends, end << INDEX_BITS | index)
+                begins.clear()
 
     def start(self, traffic: Traffic, progress: Progress | None) -> None:
         self.traffic, self.progress = traffic, progress

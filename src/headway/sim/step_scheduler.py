@@ -70,7 +70,8 @@ class StepScheduler:
         """Choose the requests of the next step. Return whether the step after it may have different requests even if no
         event happens in between."""
         batch, cache = self.batch, self.cache
-        self.run.chunks = []
+        if self.run.chunks:
+            self.run.chunks = []
         once = shut = False
         if batch.partial is not None:
             once, shut = self.schedule_partial(batch.partial)
@@ -93,14 +94,17 @@ class StepScheduler:
                 view = self.view
                 view.queued = self.count_queued() if self.loader.active else len(self.waiting)
                 view.running = len(batch.running)
-            self.limits.note(now, self.limit)
+            if self.limit != self.limits.limit:
+                self.limits.note(now, self.limit)
         elif self.limits.limit:
             self.limits.note(now, NO_LIMIT)
         return once
 
     def note_waiting(self, now: int) -> None:
-        """Note which limit keeps a request waiting beyond the current step, if that is certain. Otherwise the next step
-        determines the limit."""
+        """Note which limit keeps a request waiting beyond the current step, if that is certain and no limit is known
+        yet. Otherwise the next step determines the limit."""
+        if self.limits.limit:
+            return
         if self.shut:
             self.limits.note(now, PROMPT)
         elif len(self.batch.running) >= self.max_batch_size:

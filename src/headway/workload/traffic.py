@@ -107,18 +107,14 @@ class OpenLoop:
 
     def __init__(self, planned: Iterable[Planned]) -> None:
         self._source = iter(planned)
-        self._upcoming: Planned | None = None
-        self.next_ps = 0
-        self._advance()
-
-    def _advance(self) -> None:
-        upcoming = self._upcoming = next(self._source, None)
-        self.next_ps = NEVER if upcoming is None else upcoming.request.arrival_ps
+        self._upcoming = next(self._source, None)
+        self.next_ps = NEVER if self._upcoming is None else self._upcoming.request.arrival_ps
 
     def take(self) -> Planned:
         planned = self._upcoming
         assert planned is not None
-        self._advance()
+        upcoming = self._upcoming = next(self._source, None)
+        self.next_ps = NEVER if upcoming is None else upcoming.request.arrival_ps
         return planned
 
     def on_ended(self, request: Request, at_ps: int, completed: bool) -> None:
