@@ -85,6 +85,8 @@ class Engine:
         tasks = [asyncio.create_task(way) for way in ways]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:  # the run has ended
+            pass
         finally:
             for task in tasks:
                 task.cancel()

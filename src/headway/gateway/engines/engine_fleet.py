@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from headway.errors import HeadwayError
-from headway.gateway.engines.engine_pace import Pace
+from headway.gateway.engines.engine_pace import Pace, Trial
 from headway.gateway.engines.member import BackendSpec, check_models
 from headway.http.address import Address
 from headway.http.server_log import Occasional
@@ -22,7 +22,6 @@ from headway.types import SERVING
 from headway.views.instance import InstanceView
 
 if TYPE_CHECKING:
-    from headway.gateway.exchange import Exchange
     from headway.gateway.live_clock import Clock
     from headway.gateway.plane import Plane
     from headway.gateway.waiting import Waiting
@@ -52,7 +51,7 @@ class Backend:
         self.ejected = False
         self.ejections = 0  # number of ejections since the last success
         self.on_trial = False  # whether the next request decides if the engine is ejected again
-        self.trial: Exchange | None = None  # the request that decides
+        self.trial: Trial | None = None  # the request that decides
         self.unanswered = False  # whether the last health check got no answer at all
         self.pace = Pace()
         self.trouble = Occasional(log, "%s: a request failed: %s")

@@ -26,8 +26,7 @@ from headway.http.open_files import NO_FILES, OpenFiles
 
 if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend, Fleet
-    from headway.gateway.engines.engine_pace import Owed
-    from headway.gateway.exchange import Exchange
+    from headway.gateway.engines.engine_pace import Owed, Trial
     from headway.gateway.live_clock import Clock
     from headway.gateway.settings import Timeouts
 
@@ -226,7 +225,7 @@ class Health:
         backend.pace.silent_s = 0.0
         self.fleet.settle(backend)
 
-    def begin_trial(self, backend: Backend, exchange: Exchange) -> bool:
+    def begin_trial(self, backend: Backend, exchange: Trial) -> bool:
         """Make the exchange the trial of its engine. Return False if another request is the trial already. The last
         engine of a model gets all requests without a trial."""
         if backend.trial is not None:

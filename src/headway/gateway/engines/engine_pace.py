@@ -31,6 +31,13 @@ class Owed(Protocol):
         """End the answer, or ask another engine if `elsewhere` and if the client has received nothing."""
 
 
+class Trial(Protocol):
+    """The request that decides whether an engine serves again after an ejection."""
+
+    def streams_for_s(self) -> float:
+        """Return the time since the first content of the answer, in seconds; -1 if there is none."""
+
+
 class RecentTimes:
     """Times to the first byte of the last answers, with the work of each: prompt tokens that the engine had to compute
     before, and tokens of the answer."""
