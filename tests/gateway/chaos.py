@@ -247,7 +247,9 @@ class Chaos:
         stops = [fault for fault in self.faults if fault.kind == "worker stop"]
         cut = [each for each in asked if each.outcome == CUT]
         unexplained = [each for each in cut if not _during(each, stops)]
-        able = len(asked) - counts[VANISHED] - counts[BROKEN] - (len(cut) - len(unexplained))
+        shortages = [fault for fault in self.faults if fault.kind == "fd shortage"]
+        short = sum(each.status == 503 and _during(each, shortages) for each in asked)  # not for want of an engine
+        able = len(asked) - counts[VANISHED] - counts[BROKEN] - short - (len(cut) - len(unexplained))
         share = counts[SERVED] / max(1, able)
         print(f"{len(asked):,} requests: " + ", ".join(f"{count:,} {name}" for name, count in counts.most_common()))
         print(f"{counts[SERVED]:,} of {able:,} that a sound engine could serve were served: {share:.4%}")

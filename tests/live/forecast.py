@@ -102,6 +102,7 @@ def record(headway: Command, engines: list[Vllm], what: Json, folder: Path) -> R
         "policies": what["policies"],
         "tokens": {"path": str(engines[0].model)},
         "records": {"folder": str(folder / "records")},
+        "shutdown": {"lame_duck": "0s"},
     }
     (folder / "gateway.yaml").write_bytes(msgspec.json.encode(gateway))
     (folder / "scenario.yaml").write_text(yaml.safe_dump(what))
