@@ -8,6 +8,6 @@ pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
 from chaos import run_chaos
 
 
-@pytest.mark.full
+@pytest.mark.long
 def test_under_random_faults_every_request_is_answered_and_nothing_is_left_over() -> None:
     assert run_chaos(seconds=60, rate=40, seed=1) == []
