@@ -66,7 +66,8 @@ def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
 def _limits(scenario: Json) -> dict[str, str]:
     """Return the policies that may reject or hold requests, by stage."""
     policies = scenario.get("policies") or {}
-    named = {stage: (policies.get(stage) or {}).get("name", "") for stage in ("admission", "flow")}
+    specs = {stage: policies.get(stage) or "" for stage in ("admission", "flow")}
+    named = {stage: spec.get("name", "") if isinstance(spec, dict) else spec for stage, spec in specs.items()}
     return {stage: name for stage, name in named.items() if name not in ("", "always", "none")}
 
 
