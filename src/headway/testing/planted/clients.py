@@ -112,7 +112,7 @@ def _lengths(short: float, long: float) -> Json:
 
 NO_AGING: Final[Json] = {"policies": {"scheduler": {"aging": 0}}}
 
-# The order of the queue decides only who waits. So more than 40 % cannot be late if all are in time in another order.
+# Another order of the queue must serve all requests in time. Therefore at most about 40 % of them can be late here.
 STARVATION: Final = Trouble(
     name="starvation",
     text="The shortest requests always run first, so that long ones wait until no short one is left.",
