@@ -124,7 +124,14 @@ def pool_of(run: Observed, finding: Finding, role: str = "") -> Pool | None:
 def policy(run: Observed, stage: str) -> Json:
     """Return the policy of a stage: its name and parameters."""
     spec = run.scenario.get("policies", {}).get(stage) or DEFAULT_POLICIES[stage]
-    return spec if isinstance(spec, dict) else {"name": spec}
+    if not isinstance(spec, dict):
+        return {"name": spec}
+    scorers = spec.get("scorers")
+    if not isinstance(scorers, dict):
+        return spec
+    return spec | {  # live traffic has the scorers as its file writes them: names and weights
+        "scorers": [{"name": name, "weight": each} for name, each in scorers.items() if not isinstance(each, dict)]
+    }
 
 
 def name_of(run: Observed, stage: str) -> str:
