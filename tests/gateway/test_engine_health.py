@@ -199,9 +199,11 @@ def test_no_engine_is_blamed_for_a_shortage_of_open_files(live, monkeypatch, cap
     def refuse_file(*_):
         raise full
 
+    checks = gateway.app.checks
+    gateway.call(checks.stop())  # closes the connections of the checks, so that the next check needs a new one
     monkeypatch.setattr(gateway.loop, "create_connection", refuse)
     monkeypatch.setattr(open_files.os, "open", refuse_file)
-    gateway.call(gateway.app.checks.poller.client.close())  # so that the next check needs a new connection
+    gateway.call(checks.start())
     for _ in range(10):
         assert ask(gateway)[0] == 503
     gateway.call(asyncio.sleep(0.2))  # time for ten checks
