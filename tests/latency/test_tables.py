@@ -111,6 +111,41 @@ def test_a_mapping_of_the_same_figures_is_the_same_gpu_and_model() -> None:
     assert read_model({**shape, "dtype_bytes": 1}, "model").weight_bytes == 8_030_261_248
 
 
+def test_parts_of_a_model_may_have_different_numbers_of_bytes_per_weight() -> None:
+    attention, matrix = 32 * 2 * 40 * 128 * 4096, 128256 * 4096
+    layers, norms = 32 * 3 * 4096 * 14336, 65 * 4096
+
+    def size(**keys: float) -> int:
+        return read_model({"like": "llama-3.1-8b", **keys}, "model").weight_bytes
+
+    assert size(dtype_bytes=1, head_dtype_bytes=2) == attention + layers + 2 * (2 * matrix + norms)
+    assert size(dtype_bytes=0.5, attention_dtype_bytes=2) == layers / 2 + 2 * (attention + 2 * matrix + norms)
+    assert size(head_dtype_bytes=2) == size() == 2 * 8_030_261_248
+    assert size(dtype_bytes=1) == 8_030_261_248  # without a key of a part, every parameter counts the same
+
+
+def test_embeddings_that_are_also_the_output_matrix_count_once() -> None:
+    shape = read_model({"like": "llama-3.2-1b", "dtype_bytes": 1, "head_dtype_bytes": 4}, "model")
+    matrix, norms = 128256 * 2048, 33 * 2048
+    assert shape.weight_bytes == 1_235_814_400 - matrix - norms + 4 * matrix + 2 * norms
+
+
+def test_experts_have_their_own_number_of_bytes_per_weight() -> None:
+    whole = read_model("mixtral-8x7b", "model").weight_bytes
+    experts = 32 * 8 * 3 * 4096 * 14336
+    assert read_model({"like": "mixtral-8x7b", "expert_dtype_bytes": 0.5}, "model").weight_bytes == (
+        whole - 2 * experts + experts // 2
+    )
+
+
+def test_matmuls_of_one_byte_weights_compute_with_one_byte_unless_told_otherwise() -> None:
+    def activation(**keys: float) -> float:
+        return float(read_model({"like": "llama-3.1-8b", **keys}, "model").activation_size)
+
+    assert [activation(), activation(dtype_bytes=1), activation(dtype_bytes=0.5)] == [2, 1, 2]
+    assert activation(dtype_bytes=1, activation_bytes=2) == 2
+
+
 def test_kv_blocks_fill_what_the_weights_leave() -> None:
     shape, gpu = read_model("llama-3.1-8b", "model"), read_gpu("h100", "gpu")
     assert kv_blocks(shape, gpu, 1, 16) == (72_000_000_000 - 16_060_522_496) // (131_072 * 16) == 26_674

@@ -5,6 +5,7 @@ from functools import cache, partial
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.config import section
 from headway.config.keys import Doc, Form, Unit
@@ -16,6 +17,8 @@ from headway.latency.model_config import read_config
 from headway.latency.tables import SPELLED, Table, document_of, load
 
 MOST_PARAMS: Final = 10**15
+# If one of these keys is set, the size of the weights is the sum over the parts of the model.
+PARTS: Final = ("attention_dtype_bytes", "expert_dtype_bytes", "head_dtype_bytes")
 
 
 class ModelShape(Struct, frozen=True):
@@ -35,8 +38,12 @@ class ModelShape(Struct, frozen=True):
     expert_intermediate: int = 0
     shared_intermediate: int = 0  # total width of the shared experts, which every token visits
     dense_layers: int = 0  # in a mixture of experts, number of layers without experts
-    weight_size: Fraction = Fraction(2)  # bytes per weight
+    weight_size: Fraction = Fraction(2)  # bytes per weight of feed-forward layers, and of all that is not named below
     kv_size: Fraction = Fraction(2)  # bytes per number in the KV cache
+    attention_size: Fraction = Fraction(2)  # bytes per weight of the attention matrices
+    expert_size: Fraction = Fraction(2)  # bytes per weight of the routed experts
+    head_size: Fraction = Fraction(2)  # bytes per weight of the embeddings and of the matrix to the vocabulary
+    activation_size: Fraction = Fraction(2)  # bytes per number with which matmuls of quantised weights compute
 
 
 WIDTH: Final = Form.of(Literal[0], COUNT)
@@ -83,6 +90,20 @@ class ModelFigures(Struct):
     dense_layers: Annotated[Width | None, "layers without experts"] = None
     dtype_bytes: Annotated[Size, "bytes per weight: 2 for BF16, 1 for FP8"] = Fraction(2)
     kv_dtype_bytes: Annotated[Size | None, Doc("bytes per number in the KV cache", default="`dtype_bytes`")] = None
+    attention_dtype_bytes: Annotated[
+        Size | None, Doc("bytes per weight of the attention matrices", default="`dtype_bytes`")
+    ] = None
+    expert_dtype_bytes: Annotated[
+        Size | None, Doc("bytes per weight of the routed experts", default="`dtype_bytes`")
+    ] = None
+    head_dtype_bytes: Annotated[
+        Size | None,
+        Doc("bytes per weight of embeddings and output matrix", default="the larger of `dtype_bytes` and 2"),
+    ] = None
+    activation_bytes: Annotated[
+        Size | None,
+        Doc("bytes per number with which quantised matmuls compute", default="1 if `dtype_bytes` is 1, else 2"),
+    ] = None
     name: Annotated[str, "name in reports"] = "custom"
 
 
@@ -128,21 +149,45 @@ def _shape(figures: ModelFigures, where: str) -> ModelShape:
         raise HeadwayError(f"{where}.kv_heads: must divide heads ({heads}), got {kv_heads}.")
     if active > params:
         raise HeadwayError(f"{where}.active_params: must be at most params ({params}), got {active}.")
-    kv_size = figures.kv_dtype_bytes or figures.dtype_bytes
-    return ModelShape(
+    size, attended = figures.dtype_bytes, 2 * (heads + kv_heads) * head_dim
+    kv_size = figures.kv_dtype_bytes or size
+    shape = ModelShape(
         figures.name,
         layers,
         heads,
         head_dim,
         active,
-        round(params * figures.dtype_bytes),
+        round(params * size),
         max(1, round(2 * layers * kv_heads * head_dim * kv_size)),  # the factor 2 stands for keys and values
         hidden,
         kv_heads,
-        weight_size=figures.dtype_bytes,
+        weight_size=size,
         kv_size=kv_size,
-        **_widths(figures, where, active, 2 * (heads + kv_heads) * head_dim),
+        attention_size=figures.attention_dtype_bytes or size,
+        expert_size=figures.expert_dtype_bytes or size,
+        head_size=figures.head_dtype_bytes or max(size, Fraction(2)),
+        activation_size=figures.activation_bytes or Fraction(1 if size == 1 else 2),
+        **_widths(figures, where, active, attended),
     )
+    if any(getattr(figures, key) for key in PARTS):
+        return replace(shape, weight_bytes=_weight_bytes(shape, params))
+    return shape
+
+
+def _weight_bytes(shape: ModelShape, params: int) -> int:
+    """Return the size of all weights, if the parts of the model have different numbers of bytes per weight."""
+    hidden, sparse = shape.hidden, shape.layers - shape.dense_layers if shape.experts else 0
+    attention = shape.layers * 2 * (shape.heads + shape.kv_heads) * shape.head_dim * hidden
+    experts = sparse * 3 * hidden * shape.expert_intermediate * shape.experts
+    routers = sparse * hidden * shape.experts
+    layers = 3 * hidden * (sparse * shape.shared_intermediate + (shape.layers - sparse) * shape.intermediate)
+    # The rest of the parameters shows whether the embeddings and the output matrix are one matrix or two.
+    matrix = hidden * shape.vocab
+    rest = params - attention - experts - routers - layers
+    head = matrix * (2 if 2 * rest > 3 * matrix else 1)
+    small = max(0, params - attention - experts - layers - head)  # routers, norms, biases: never quantised
+    quantised = attention * shape.attention_size + experts * shape.expert_size + layers * shape.weight_size
+    return round(quantised + head * shape.head_size + small * max(shape.weight_size, Fraction(2)))
 
 
 def _widths(figures: ModelFigures, where: str, active: int, attended: int) -> dict[str, int]:
