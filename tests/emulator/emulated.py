@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 import urllib.request
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from waiting import until
 
 pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 
@@ -51,11 +52,7 @@ class Emulated:
 
         return self.call(run())
 
-    def until(self, holds: Callable[[], bool], seconds: float = 120.0) -> None:
-        end = time.monotonic() + seconds
-        while not holds():
-            assert time.monotonic() < end, "it did not happen"
-            time.sleep(0.005)
+    until = staticmethod(until)
 
     def url(self, replica: int = 0) -> str:
         return f"http://127.0.0.1:{self.host.replicas[replica].port}"

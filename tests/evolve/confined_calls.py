@@ -41,7 +41,7 @@ def loops() -> None:
 
 
 def sleeps() -> None:
-    time.sleep(1000)
+    time.sleep(1000)  # longer than any deadline
 
 
 def eats() -> int:
@@ -69,7 +69,7 @@ def leaves_others(count: int) -> list[int]:
         pid = os.fork()
         if not pid:
             os.setsid()
-            time.sleep(1000)
+            time.sleep(1000)  # until it is killed
         pids.append(pid)
     return pids
 
@@ -156,7 +156,7 @@ def stops() -> None:
 
 def ends_its_parent() -> None:
     os.kill(os.getppid(), signal.SIGKILL)
-    time.sleep(1000)
+    time.sleep(1000)  # until it is killed, too
 
 
 def ends_its_parent_once(path: str) -> str:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from headway.evolve.limits import Limits, sieve
 from headway.evolve.worker import Failure, Task, confined, confined_many
 from headway.evolve.zygote import frame_of
 from headway.experiment.runner import runner_of
+from waiting import until
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="disposable processes want fork")
 SMALL = Limits(memory_mb=200, cpu_s=20, deadline_s=20, result_mb=2)
@@ -70,13 +70,8 @@ def alive(pid: int) -> bool:
         return False
 
 
-def gone(*pids: int) -> bool:
-    """Return whether these processes end within half a minute."""
-    for _ in range(600):
-        if not any(map(alive, pids)):
-            return True
-        time.sleep(0.05)
-    return False
+def wait_until_gone(*pids: int) -> None:
+    until(lambda: not any(map(alive, pids)), "a process goes on")
 
 
 # --- ordinary calls ---------------------------------------------------------------------------------------------------
@@ -211,7 +206,7 @@ def test_children_left_behind_are_ended(unsealed: None) -> None:
         return
     left = confined(CALLS + "leaves_others", [3], SMALL)
     assert len(left) == 3
-    assert gone(*left)
+    wait_until_gone(*left)
     assert fails("leaves_others_and_ends")[0] == "crash"
 
 
@@ -354,10 +349,9 @@ def test_zygotes_and_their_children_end_with_the_program(number: signal.Signals)
     assert program.stdout is not None
     zygote = int(program.stdout.readline())
     children = Path(f"/proc/{zygote}/task/{zygote}/children")
-    while not (started := children.read_text().split()):
-        time.sleep(0.05)
+    started = until(lambda: children.read_text().split())
     os.killpg(program.pid, number)
     _, said = program.communicate(timeout=300)
     assert program.returncode != 0
     assert ("KeyboardInterrupt" in said) == (number == signal.SIGINT)
-    assert gone(zygote, *map(int, started))
+    wait_until_gone(zygote, *map(int, started))

@@ -50,7 +50,7 @@ def counted(folder: str, number: int) -> int:
     """Write a file at its start, and wait for the file that lets it continue."""
     (Path(folder) / f"begun-{number}").touch()
     while not (Path(folder) / "go").exists():
-        time.sleep(0.02)
+        time.sleep(0.02)  # until the next look
     return number
 
 

@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from headway.experiment.paired import HEADLINE
 from headway.results import store, study
 from headway.results.ranking import value
 from headway.scenario.scenario import Scenario
+from waiting import until
 
 SCENARIO: dict[str, Any] = {
     "name": "small",
@@ -309,8 +309,7 @@ def test_ctrl_c_leaves_whole_folders_only(tmp_path: Path) -> None:
             stderr=subprocess.PIPE,
         )
     out = tmp_path / "out"
-    while process.poll() is None and len(list(out.glob("seed=*"))) < 5:
-        time.sleep(0.01)
+    until(lambda: process.poll() is not None or len(list(out.glob("seed=*"))) >= 5)
     os.killpg(process.pid, signal.SIGINT)  # to all processes, as a terminal does
     _, sentence = process.communicate()
     assert process.returncode == 130

@@ -7,15 +7,14 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-PATIENCE_S = 120.0
+from waiting import until
 
 
 def etcd_program() -> str:
@@ -49,7 +48,7 @@ class EtcdServer:
         command += ["--initial-advertise-peer-urls", peer, "--initial-cluster", f"one={peer}", *self.options]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
-        self._wait(self._answers)
+        until(self._answers, "etcd did not start", every=0.05)
         return self
 
     def _answers(self) -> bool:
@@ -64,12 +63,6 @@ class EtcdServer:
                 return b"true" in answer.read()
         except (urllib.error.URLError, OSError):
             return False
-
-    def _wait(self, holds: Callable[[], bool]) -> None:
-        end = time.monotonic() + PATIENCE_S
-        while not holds():
-            assert time.monotonic() < end, "etcd did not start"
-            time.sleep(0.05)
 
     def kill(self) -> None:
         if self.process is not None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 from fake_engine import Engine
@@ -13,6 +11,7 @@ from msgspec.structs import replace
 
 from headway.gateway.app import App
 from headway.gateway.config import Config
+from waiting import until
 
 
 class Live:
@@ -44,12 +43,7 @@ class Live:
     def call(self, task: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(task, self.loop).result(60)
 
-    def until(self, holds: Callable[[], bool], seconds: float = 120.0) -> None:
-        """Wait until the condition holds."""
-        end = time.monotonic() + seconds
-        while not holds():
-            assert time.monotonic() < end, "it did not happen"
-            time.sleep(0.005)
+    until = staticmethod(until)
 
     @property
     def url(self) -> str:

@@ -55,7 +55,7 @@ def test_an_engine_that_breaks_its_streams_is_ejected(live):
 def test_an_engine_that_sends_garbage_amid_its_streams_is_ejected(live):
     def break_stream(sock, request):
         sock.sendall(STREAM)
-        time.sleep(0.05)
+        time.sleep(0.05)  # so that the gateway usually forwards the tokens first
         sock.sendall(b"zz\r\nno chunk\r\n")
 
     bad = RoughEngine(break_stream)

@@ -57,7 +57,7 @@ def test_a_waiting_request_that_new_policies_delay_is_decided_in_time(live):
     gateway.until(lambda: gateway.engines[0].under_way == 1 and len(gateway.app.waiting) == 2)
     later = {"name": "token-bucket", "rate": 5.0, "burst": 1, "on_empty": "delay"}
     do(gateway, gateway.app.switch.swap, {"admission": later, "flow": "none"}, "a test")
-    gateway.until(lambda: gateway.engines[0].under_way == 3, 5)
+    gateway.until(lambda: gateway.engines[0].under_way == 3)
     leave(gateway)
 
 

@@ -146,7 +146,7 @@ def test_a_client_that_sends_too_slowly_is_disconnected(hostile, begin):
         try:
             while gateway.app.reception.clients or not gateway.app.metrics.refusals:
                 sock.sendall(bytes([next(rest)]))
-                time.sleep(0.02)
+                time.sleep(0.02)  # a byte at a time, each soon enough
         except ConnectionError:
             pass
         assert statuses(read_all(sock)) in ([408], [])
@@ -266,7 +266,7 @@ def test_clients_that_disconnect_at_any_moment_leave_no_state(hostile):
     for number in range(60):
         sock = connect(gateway)
         sock.sendall(request[: len(request) * (number % 6 + 1) // 6])
-        time.sleep(0.0005 * (number % 9))
+        time.sleep(0.0005 * (number % 9))  # other moments of the request
         reset(sock)
     gateway.until(gateway.idle)
     gateway.until(lambda: not gateway.app.reception.clients)
@@ -316,7 +316,7 @@ def test_a_slow_client_receives_the_whole_answer(hostile):
         data = b""
         while piece := sock.recv(200_000):
             data += piece
-            time.sleep(0.01)
+            time.sleep(0.01)  # slower than the engine
     assert data.count(b"data: {") == 3000
     assert data.endswith(b"[DONE]\n\n\r\n0\r\n\r\n")
     gateway.until(gateway.idle)

@@ -106,7 +106,7 @@ def test_informational_heads_are_not_the_answer(before, storm, pieces):
         size = len(data) // pieces + 1
         for start in range(0, len(data), size):
             sock.sendall(data[start : start + size])
-            time.sleep(0.002)
+            time.sleep(0.002)  # so that most pieces arrive alone
 
     gateway, _ = before(act)
     assert ask(gateway) == (200, b'{"choices": null}')
@@ -168,13 +168,19 @@ def test_an_answer_without_a_length_ends_with_its_connection(before):
 
 
 def test_a_wrong_chunk_breaks_a_stream(before):
+    forwarded = threading.Event()
+
     def act(sock, request):
         sock.sendall(STREAM)
-        time.sleep(0.1)
+        forwarded.wait()
         sock.sendall(b"zz\r\nxx\r\n")
 
     gateway, _ = before(act)
-    answer = send(gateway, http_post({**BODY, "stream": True}, b"connection: close\r\n"))
+    with connect(gateway) as sock:
+        sock.sendall(http_post({**BODY, "stream": True}, b"connection: close\r\n"))
+        answer = sock.recv(65536)
+        forwarded.set()
+        answer += read_all(sock)
     assert answer.count(b'"delta"') == 3 and b"zz" not in answer
     assert b"invalid HTTP response" in answer and answer.endswith(b"0\r\n\r\n")
     gateway.until(gateway.idle)
@@ -198,7 +204,7 @@ def test_an_endless_chunk_is_forwarded_until_the_deadline(before):
         sock.sendall(STREAM + b"fffffff\r\n" + b"x" * 100_000)  # too long to be held
         while True:
             sock.sendall(b"x" * 1000)
-            time.sleep(0.005)
+            time.sleep(0.005)  # more would only fill buffers
 
     gateway, _ = before(act)
     with connect(gateway) as sock:
@@ -258,13 +264,16 @@ def test_unrequested_data_of_an_engine_ends_its_connection(before):
     engine.act = says(ANSWER)
     sock_count = engine.connections
 
+    answered = threading.Event()
+
     def act(sock, request):
         sock.sendall(ANSWER)
-        time.sleep(0.1)
+        answered.wait()
         sock.sendall(ANSWER)  # an unrequested answer
 
     engine.act = act
     assert ask(gateway) == (200, b'{"choices": null}')
+    answered.set()
     gateway.until(lambda: not backend.free and backend.opened == 0)
     engine.act = says(ANSWER)
     assert ask(gateway) == (200, b'{"choices": null}')
@@ -305,7 +314,7 @@ def test_every_request_has_an_answer_under_many_faults(live):
             turn += 1
             for place, engine in enumerate(gateway.engines):
                 engine.mode = modes[(turn + place * 2) % len(modes)] if place else "ok"
-            time.sleep(0.02)
+            time.sleep(0.02)  # a few requests meet the same modes
 
     def client(number):
         for turn in range(15):

@@ -26,7 +26,7 @@ from headway.types import Route
 
 class Slow:
     def route(self, request, cluster):
-        time.sleep(0.003)
+        time.sleep(0.003)  # above the budget
         return Route(cluster.instances[0].id)
 
 

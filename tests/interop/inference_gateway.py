@@ -6,8 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -19,6 +17,7 @@ from headway.interop.ext_proc import HealthCheckRequest as Asked
 from headway.interop.ext_proc import HealthCheckResponse as Checked
 from headway.interop.ext_proc import ProcessingRequest as Message
 from headway.interop.ext_proc import ProcessingResponse as Said
+from waiting import until
 
 TARGET = "x-gateway-destination-endpoint"
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"hello"}}]}\n\n'
@@ -59,11 +58,7 @@ class Epp:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(10)
 
-    def until(self, holds: Callable[[], bool], seconds: float = 120.0) -> None:
-        end = time.monotonic() + seconds
-        while not holds():
-            assert time.monotonic() < end, "it did not happen"
-            time.sleep(0.005)
+    until = staticmethod(until)
 
     def inflight(self) -> dict[str, int]:
         return {view.id: view.inflight for view in self.app.plane.views if view.id}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 import zmq
+
+from waiting import until
 
 Batch = tuple[bytes, int, Any]  # topic, sequence number, payload
 END: Final = -1  # the sequence number after the last batch of a replay
@@ -37,11 +38,8 @@ class EventRelay:
     def events(self) -> list[dict[str, Any]]:
         return [event for _, _, (_, events, *_) in list(self.batches) for event in events]
 
-    def until(self, holds: Callable[[], bool], seconds: float = 120.0) -> None:
-        end = time.monotonic() + seconds
-        while not holds():
-            assert time.monotonic() < end, f"the event did not come; there were {len(self.batches)} batches"
-            time.sleep(0.01)
+    def until(self, holds: Callable[[], bool]) -> None:
+        until(holds, "the event did not come")
 
     def stop(self) -> None:
         self._ending.set()

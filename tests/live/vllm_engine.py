@@ -103,7 +103,7 @@ class Vllm:
                 urllib.request.urlopen(f"{self.url}/health", timeout=5).close()
                 return
             except (urllib.error.URLError, OSError):
-                time.sleep(0.5)
+                time.sleep(0.5)  # vLLM says only by its answer that it serves
 
     def client(self) -> OpenAI:
         return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=120)

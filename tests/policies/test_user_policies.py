@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from headway.experiment.compare import compare
 from headway.experiment.run import simulate
 from headway.policies import registry
 from headway.results.store import pretty
+from waiting import until
 
 SMALL = ["workload.requests=8", "cluster.instances=2"]
 SOURCE = str(Path(__file__).resolve().parents[2] / "src")
@@ -277,20 +277,12 @@ def test_no_worker_outlives_a_comparison_that_is_stopped(tmp_path, number):
     with interruptible():
         parent = subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.DEVNULL)
     try:
-        workers = wait_for(lambda: len(found := list(tmp_path.glob("pid-*"))) == 2 and found)
+        workers = until(lambda: len(found := list(tmp_path.glob("pid-*"))) == 2 and found)
         parent.send_signal(number)
         assert parent.wait(60) != 0
-        wait_for(lambda: not any(alive(int(file.name[4:])) for file in workers))
+        until(lambda: not any(alive(int(file.name[4:])) for file in workers))
     finally:
         parent.kill()
-
-
-def wait_for(condition):
-    for _ in range(600):
-        if found := condition():
-            return found
-        time.sleep(0.1)
-    raise AssertionError("it did not happen within a minute")
 
 
 def alive(pid: int) -> bool:
