@@ -253,7 +253,7 @@ def test_a_journal_with_handovers_failures_and_escalations_replays(live, tmp_pat
         },
         disaggregation={"protocol": protocol},
         cascade={"chains": {"answer": ["small", "large"]}},
-        health={"failures": 2, "eject": "50ms"},
+        health={"failures": 2, "eject": "50ms", "eject_most": "50ms"},
         journal=str(file),
     )
     for number, mode in enumerate(["ok", "reset", "error", "busy", "ok"] * 4):
