@@ -20,6 +20,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -222,8 +223,17 @@ class Chaos:
         self.gateway.send_signal(signal.SIGHUP)
         await asyncio.sleep(0.5)
 
+    def serving(self) -> list[int]:
+        """Return the gateway processes that accept connections. A process that starts does not."""
+        address = f"0100007F:{self.port:04X}"
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+        listening = {f"socket:[{row[9]}]" for row in rows if row[1] == address and row[3] == "0A"}
+        return [
+            pid for pid in self.workers() if any(_link(file) in listening for file in Path(f"/proc/{pid}/fd").iterdir())
+        ]
+
     async def stop_worker(self) -> None:
-        if len(workers := self.workers()) == 2:
+        if len(workers := self.serving()) == 2:
             os.kill(self.rng.choice(workers), signal.SIGSTOP)
             await asyncio.sleep(SILENCE_S + 5)
 
@@ -232,9 +242,12 @@ class Chaos:
             used = len(list(Path(f"/proc/{pid}/fd").iterdir()))
             _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (used, hard))
-        opened = [await asyncio.open_connection("127.0.0.1", self.port) for _ in range(60)]
+        opened: list[asyncio.StreamWriter] = []
+        with suppress(OSError):  # a gateway process may just be replaced
+            for _ in range(60):
+                opened.append((await asyncio.open_connection("127.0.0.1", self.port))[1])
         await asyncio.sleep(self.rng.uniform(1, 3))
-        for _, writer in opened:
+        for writer in opened:
             writer.close()
         for pid in self.workers():
             _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
@@ -322,6 +335,13 @@ class Chaos:
         if "Traceback" in log:
             wrong.append("The log has a traceback.")
         return wrong
+
+
+def _link(file: Path) -> str:
+    try:
+        return str(file.readlink())
+    except OSError:  # the file has been closed meanwhile
+        return ""
 
 
 def _during(asked: Asked, faults: list[Fault]) -> bool:

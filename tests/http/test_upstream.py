@@ -51,7 +51,7 @@ class Wire:
 
 
 def asked() -> tuple[Upstream, Asked]:
-    backend: Any = SimpleNamespace(free=[], opened=1)
+    backend: Any = SimpleNamespace(free=[], opened=1, known=None)
     upstream, asker = Upstream(backend), Asked()
     upstream.connection_made(Wire())
     upstream.exchange = asker

@@ -12,16 +12,17 @@ from msgspec import Struct
 
 from headway.control.flights import Answer, Flight, Queued, TimedOut
 from headway.http.answer_tally import AnswerTally
+from headway.http.known_heads import LENGTH
 from headway.http.open_files import NO_FILES
 from headway.http.replies import RETRY_AFTER_S, TRY_LATER, error_body, error_event
 from headway.http.upstream import (
     FRAMING,
     HOP,
-    OWNED,
     Payload,
     Upstream,
+    answer_lines,
+    answer_start,
     connect,
-    connection_fields,
     forwarded_head,
     take_free,
 )
@@ -208,24 +209,25 @@ class Exchange:
         self.status = status
         if upstream is not None:
             upstream.active = True
-        named = dict(fields)
-        self.chunked = b"transfer-encoding" in named
-        self.until_close = not self.chunked and b"content-length" not in named and status not in (204, 304)
-        if status in AGAIN and self._may_retry():
-            self.again = True
-            return
-        phrase = b"OK" if upstream is None else upstream.phrase
-        lines = [b"HTTP/1.1 %d %b" % (status, phrase)]
-        dropped = HOP
-        if b"connection" in named:
-            dropped |= connection_fields(fields, named) - FRAMING
-        version_1_0 = self.incoming.version == "1.0"
-        if version_1_0 and self.chunked:
-            dropped |= FRAMING
-            self.unframed = Payload(fields)
-        lines += [name + b": " + value for name, value in fields if name not in dropped and not name.startswith(OWNED)]
-        if status in TRY_LATER and b"retry-after" not in named:
-            lines.append(RETRY_AFTER)
+        known = None if upstream is None or upstream.fields is not fields else upstream.known
+        if upstream is not None and known is not None:  # the status is 200, and the answer is complete
+            self.chunked = self.until_close = False
+            lines = [answer_start(known), b"content-length: " + upstream.length]
+        else:
+            named = dict(fields)
+            self.chunked = b"transfer-encoding" in named
+            self.until_close = not self.chunked and LENGTH not in named and status not in (204, 304)
+            if status in AGAIN and self._may_retry():
+                self.again = True
+                return
+            dropped = HOP
+            if self.chunked and self.incoming.version == "1.0":
+                dropped |= FRAMING
+                self.unframed = Payload(fields)
+            phrase = b"OK" if upstream is None else upstream.phrase
+            lines = [b"HTTP/1.1 %d %b" % (status, phrase), *answer_lines(fields, named, dropped)]
+            if status in TRY_LATER and b"retry-after" not in named:
+                lines.append(RETRY_AFTER)
         lines.append(self.backend.target_line)
         if self.flight is not None:
             lines.append(self.services.reasons.line(self.flight.reason))
@@ -235,7 +237,7 @@ class Exchange:
         self.closes = self.until_close or self.unframed is not None or not keep
         if self.closes:
             lines.append(b"connection: close")
-        elif version_1_0:
+        elif self.incoming.version == "1.0":
             lines.append(b"connection: keep-alive")
         lines.append(b"\r\n")
         self.opening = b"\r\n".join(lines)

@@ -193,7 +193,8 @@ class Crew:
                 self._check(worker)
                 if self.ending and not worker.ending:
                     worker.ending = True
-                    worker.process.terminate()
+                    # A worker that still starts has no requests to end, and may be stuck.
+                    (worker.process.terminate if worker.ready else worker.process.kill)()
             if not announced and len(self.workers) == self.count and all(each.ready for each in self.workers.values()):
                 announced = True
                 started(f"http://{self.config.host}:{self.port}")

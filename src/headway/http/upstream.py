@@ -12,10 +12,11 @@ import httptools
 
 from headway.http.address import send_at_once
 from headway.http.answer_tally import EVENT, TOKEN_COUNT, AnswerTally
+from headway.http.known_heads import LENGTH, Fields, KnownHead, learn_head
 
 if TYPE_CHECKING:
     from headway.http.address import Address
-    from headway.http.wire import Fields, Incoming
+    from headway.http.wire import Incoming
 
 LONGEST_HEAD: Final = 64 * 1024
 MOST_FREE: Final = 256  # maximum number of idle connections to one engine
@@ -23,11 +24,13 @@ MOST_HELD: Final = 64 * 1024  # a longer piece of a chunk is forwarded before th
 FRAMING: Final = frozenset((b"content-length", b"transfer-encoding"))
 # Header fields that apply to one connection and are not forwarded.
 HOP: Final = frozenset(b"connection keep-alive proxy-connection te trailer upgrade proxy-authorization expect".split())
+HOP_AND_LENGTH: Final = HOP | {LENGTH}
 OURS: Final = frozenset((b"host", *FRAMING, *HOP))
 PERSISTENCE: Final = (b"keep-alive", b"close")  # usual values of `Connection`, which name no other header field
 OWNED: Final = b"x-headway-"  # fields with this prefix belong to the gateway, and are forwarded in neither direction
 OURS_AND_KEY: Final = OURS | {b"authorization"}
 PHRASE: Final = len("HTTP/1.1 200 ")  # offset of the reason phrase in a status line
+OK: Final = 200
 INVALID_HTTP: Final = "invalid HTTP response"
 
 
@@ -41,6 +44,7 @@ class Server(Protocol):
     def free(self) -> deque[Upstream]: ...
 
     opened: int  # number of open connections, idle or in use
+    known: KnownHead | None  # head of the last answer with status 200 that arrived in one piece
 
 
 class Asker(Protocol):
@@ -73,6 +77,8 @@ class Upstream(asyncio.Protocol):
         self.fields: list[tuple[bytes, bytes]] = []
         self.head = b""  # the part of the answer's head that has arrived
         self.has_head = self.complete = self.keep = False
+        self.known: KnownHead | None = None  # the known head to which `fields` belong; None: they were parsed
+        self.length = b""  # value of Content-Length, if `known` is set
         self.more = False  # whether a part of the body arrived together with the head
         self.phrase = b""  # reason phrase of the status line, such as b"OK"
         self.active = False  # whether data was forwarded since the last check for a silent engine
@@ -129,7 +135,9 @@ class Upstream(asyncio.Protocol):
         if exchange is None:  # data arrived without a request
             self.close()
             return
-        had_head = self.has_head
+        had_head, first = self.has_head, not self.head
+        if first and not had_head and self.server.known is not None and self._take_known(exchange, data):
+            return
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
@@ -143,6 +151,8 @@ class Upstream(asyncio.Protocol):
                     self._break("the head of the answer is too long")
                 return
             start, end = find_head(data)
+            if first and not start and self.keep and self.parser.get_status_code() == OK:
+                self._learn(data, len(data) - end)
             self.phrase = data[start + PHRASE : data.index(b"\r\n", start)]
             data = data[end:]
             self.head = b""
@@ -154,6 +164,29 @@ class Upstream(asyncio.Protocol):
             exchange.on_data(data)
         if self.complete:
             self._complete()
+
+    def _take_known(self, exchange: Asker, data: bytes) -> bool:
+        """If the data are one complete answer with the server's known head, deliver it without the parser."""
+        known = self.server.known
+        parts = None if known is None else known.split(data)
+        if known is None or parts is None:
+            return False
+        length, body = parts
+        self.known, self.length, self.phrase = known, length, known.start
+        self.fields = known.fields_with(length)
+        self.has_head = self.complete = self.keep = True
+        self.more = bool(body)
+        exchange.on_head(self, OK, self.fields)
+        if body:
+            exchange.on_data(body)
+        self._complete()
+        return True
+
+    def _learn(self, data: bytes, size: int) -> None:
+        known = learn_head(data, self.fields, dict(self.fields), size)
+        if known is not None:
+            known.start = data[PHRASE : data.index(b"\r\n")]
+            self.server.known = known
 
     def _complete(self) -> None:
         exchange, self.exchange = self.exchange, None
@@ -241,21 +274,45 @@ def find_head(data: bytes) -> tuple[int, int]:
 def forwarded_head(incoming: Incoming, address: Address, length: int, bearer: bytes | None, hides_key: bool) -> bytes:
     """Return the head of a request for an engine. If `hides_key`, omit the client's key. If `bearer` is given, add it
     as the engine's key."""
-    lines = [
-        b"%b %b%b HTTP/1.1" % (incoming.method, address.base, incoming.target),
-        address.host_line,
-        b"content-length: %d" % length,
-    ]
-    dropped = OURS_AND_KEY if hides_key else OURS
-    if b"connection" in incoming.named:
-        dropped |= connection_fields(incoming.fields, incoming.named)
-    lines += [
-        name + b": " + value for name, value in incoming.fields if name not in dropped and not name.startswith(OWNED)
-    ]
+    fields, known = incoming.fields, incoming.known
+    if known is None or known.fields is not fields:
+        rest = forwarded_lines(fields, incoming.named, hides_key)
+    elif hides_key in known.forwarded:
+        rest = known.forwarded[hides_key]
+    else:
+        rest = known.forwarded[hides_key] = forwarded_lines(fields, incoming.named, hides_key)
     if bearer is not None:
-        lines.append(b"authorization: Bearer " + bearer)
-    lines.append(b"\r\n")
-    return b"\r\n".join(lines)
+        rest += b"authorization: Bearer %b\r\n" % bearer
+    start = (incoming.method, address.base, incoming.target, address.host_line, length, rest)
+    return b"%b %b%b HTTP/1.1\r\n%b\r\ncontent-length: %d\r\n%b\r\n" % start
+
+
+def forwarded_lines(fields: Fields, named: Mapping[bytes, bytes], hides_key: bool) -> bytes:
+    """Return the lines of the client's header fields that an engine receives. If `hides_key`, omit the client's key."""
+    dropped = OURS_AND_KEY if hides_key else OURS
+    if b"connection" in named:
+        dropped |= connection_fields(fields, named)
+    return b"".join(
+        [b"%b: %b\r\n" % field for field in fields if field[0] not in dropped and not field[0].startswith(OWNED)]
+    )
+
+
+def answer_lines(fields: Fields, named: Mapping[bytes, bytes], dropped: frozenset[bytes]) -> list[bytes]:
+    """Return the lines of an engine's header fields that the client receives."""
+    if b"connection" in named:
+        dropped |= connection_fields(fields, named) - FRAMING
+    return [name + b": " + value for name, value in fields if name not in dropped and not name.startswith(OWNED)]
+
+
+def answer_start(known: KnownHead) -> bytes:
+    """Return the status line and the lines of an answer with a known head, without Content-Length."""
+    lines = known.forwarded.get(False)
+    if lines is None:
+        lines = b"\r\n".join(
+            [b"HTTP/1.1 %d %b" % (OK, known.start), *answer_lines(known.fields, known.named, HOP_AND_LENGTH)]
+        )
+        known.forwarded[False] = lines
+    return lines
 
 
 def connection_fields(fields: Fields, named: Mapping[bytes, bytes]) -> frozenset[bytes]:

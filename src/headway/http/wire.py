@@ -14,9 +14,9 @@ from msgspec import Meta, Struct
 
 from headway.config.keys import INTERNAL, Doc, Positive, PositiveSeconds
 from headway.http.address import send_at_once
+from headway.http.known_heads import MOST_MISSES, Fields, KnownHead, learn_head
 from headway.http.replies import error_body, head_of
 
-Fields = list[tuple[bytes, bytes]]
 PIPELINED: Final = 4  # if this many requests wait on a connection, the gateway stops reading from it
 STRANGERS: Final = 64 * 1024  # when more bytes of a body than this have arrived, the client's key is checked
 LEAST_PER_ADDRESS: Final = 256  # lowest default of `address_connections`
@@ -67,6 +67,8 @@ class Incoming(Struct):
     keep_alive: bool
     version: str
     named: dict[bytes, bytes]  # values of header fields by name; the last value if a name occurs several times
+    # The known head to which `fields` and `named` belong. Their Content-Length may be that of another request.
+    known: KnownHead | None = None
 
 
 class Answering(Protocol):
@@ -137,6 +139,9 @@ class ClientConnection(asyncio.Protocol):
         self.target = b""
         self.version = ""
         self.body: list[bytes] = []
+        self.known: KnownHead | None = None  # head of the last request, if it may repeat
+        self.misses = 0  # number of heads that did not repeat
+        self.unlearned = b""  # data that may be one request with a new head
         self.held = 0  # total size of this connection's request bodies in memory, in bytes
         self.answering_bytes = 0  # size of the body of the request that is being answered, in bytes
 
@@ -178,8 +183,12 @@ class ClientConnection(asyncio.Protocol):
         if self.closing or self.refusal is not None:
             return
         if self.stage == "idle":
+            if self.known is not None and self._take_known(self.known, data):
+                return
             self.stage, self.since = "head", self.host.seconds()
         if self.stage == "head":
+            if not self.head_bytes and self.misses < MOST_MISSES:
+                self.unlearned = data
             self.head_bytes += len(data)
         else:
             self.loose += len(data)
@@ -201,6 +210,30 @@ class ClientConnection(asyncio.Protocol):
                 self.refuse(431, MANY_FIELDS)
         elif self.stage == "body" and self.loose > self.host.limits.head_bytes:
             self.refuse(431, "the chunk framing of the body is too long")
+
+    def _take_known(self, known: KnownHead, data: bytes) -> bool:
+        """If the data are one request with a known head and within all limits, take it without the parser."""
+        parts = known.split(data)
+        host, limits = self.host, self.host.limits
+        if parts is None:
+            self.known = None
+            self.misses += 1
+            return False
+        body = parts[1]
+        size = len(body)
+        if (
+            size > STRANGERS
+            or size > limits.body_bytes
+            or host.held_bytes + size > limits.held_bytes
+            or len(data) - size > limits.head_bytes
+        ):
+            return False
+        self.misses = 0
+        self.held += size
+        host.held_bytes += size
+        self.since = host.seconds()
+        self._arrived(Incoming(known.start, known.target, known.fields, body, True, "1.1", known.named, known))
+        return True
 
     def eof_received(self) -> bool:
         """If requests are pending, keep the connection open for their answers. The client may have closed only its
@@ -322,19 +355,20 @@ class ClientConnection(asyncio.Protocol):
                 raise Refused(*refusal)
 
     def on_message_complete(self) -> None:
-        parser = self.parser
+        parser, named = self.parser, self.named
         body = self.body[0] if len(self.body) == 1 else b"".join(self.body)
         self.body, self.head_bytes, self.stage = [], 0, "idle"
         self.since = self.host.seconds()
-        incoming = Incoming(
-            parser.get_method(),
-            self.target,
-            self.head_fields,
-            body,
-            parser.should_keep_alive(),
-            self.version,
-            self.named,
-        )
+        method, keep = parser.get_method(), parser.should_keep_alive()
+        incoming = Incoming(method, self.target, self.head_fields, body, keep, self.version, named)
+        data, self.unlearned = self.unlearned, b""
+        if data and keep and self.version == "1.1" and b"expect" not in named:
+            known = self.known = incoming.known = learn_head(data, self.head_fields, named, len(body))
+            if known is not None:
+                known.start, known.target = method, self.target
+        self._arrived(incoming)
+
+    def _arrived(self, incoming: Incoming) -> None:
         self.waiting.append(incoming)
         if len(self.waiting) == PIPELINED:
             self.transport.pause_reading()

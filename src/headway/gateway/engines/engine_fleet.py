@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from headway.gateway.live_clock import Clock
     from headway.gateway.plane import Plane
     from headway.gateway.waiting import Waiting
+    from headway.http.known_heads import KnownHead
     from headway.http.upstream import Upstream
 
 SOURCES: Final = ("file", "admin", "etcd")  # if two sources name the same engine, the source that is listed first wins
@@ -46,6 +47,7 @@ class Backend:
         self.key = spec.key  # the engine's own bearer token
         self.free: deque[Upstream] = deque()
         self.opened = 0  # number of open connections, free or in use
+        self.known: KnownHead | None = None  # head of the engine's last answer, if it may repeat
         self.failures = 0  # number of consecutive failed requests
         self.outcomes = 0  # outcomes of the last requests, one bit each, the newest lowest; 1: failed
         self.ejected = False
