@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from headway.gateway.plane import Plane
     from headway.gateway.settings import Timeouts
     from headway.gateway.waiting import Waiting
-    from headway.http.wire import ClientConnection, Fields, Incoming
+    from headway.http.known_heads import Fields
+    from headway.http.wire import ClientConnection, Incoming
 
 AGAIN: Final = (502, 503, 504, 429)  # on these statuses, the gateway tries another engine
 MOST_HELD: Final = 1024 * 1024  # a longer answer that is not streamed is forwarded before it is complete

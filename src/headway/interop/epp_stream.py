@@ -13,9 +13,10 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from headway.gateway.exchange import DEADLINE_PASSED, Exchange
+from headway.http.known_heads import Fields
 from headway.http.replies import error_body
 from headway.http.upstream import OWNED
-from headway.http.wire import Fields, Incoming
+from headway.http.wire import Incoming
 from headway.interop.ext_proc import BUFFERED, FULL_DUPLEX, OVERWRITE, ProcessingResponse
 
 if TYPE_CHECKING:

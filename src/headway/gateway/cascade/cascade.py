@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from headway.gateway.cascade.chains import Chain
     from headway.gateway.intake import Intake
     from headway.gateway.request_body import Body
+    from headway.http.known_heads import Fields
     from headway.http.upstream import Upstream
-    from headway.http.wire import ClientConnection, Fields, Incoming
+    from headway.http.wire import ClientConnection, Incoming
     from headway.types import Request
 
 MARK: Final = b"x-headway-cascade: "

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend
     from headway.gateway.engines.engine_pace import Pace
     from headway.gateway.live_clock import Clock
+    from headway.http.known_heads import Fields
     from headway.http.upstream import Upstream
-    from headway.http.wire import Fields
 
 ANSWER_BYTES: Final = 16 * 1024 * 1024
 

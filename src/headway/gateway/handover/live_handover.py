@@ -26,8 +26,8 @@ from headway.http.upstream import is_framed
 if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend
     from headway.gateway.exchange import Exchange, Services
+    from headway.http.known_heads import Fields
     from headway.http.upstream import Asker, Upstream
-    from headway.http.wire import Fields
 
 REQUEST_ID: Final = b"x-request-id"
 REPLACED: Final = (REQUEST_ID, b"accept-encoding")  # the gateway sets the id itself, and needs uncompressed answers
