@@ -60,7 +60,10 @@ def test_a_wrong_latency_section_is_told(data: Any, sentence: str) -> None:
             "h10",
             "cluster.gpu: no GPU in the table is called 'h10'; give a mapping of its keys instead. Did you mean",
         ),
-        ("abacus", "Known: a100-80gb, a10g, b200, h100, h200, l4, l40s, mi300x, rtx-4090, rtx-pro-6000."),
+        (
+            "abacus",
+            "Known: a100-40gb, a100-80gb, a10g, b200, h100, h100-nvl, h100-pcie, h200, l4, l40s, mi300x, rtx-4090",
+        ),
         (7, "cluster.gpu: expected the name of a GPU or a mapping of its keys, got 7."),
         ({**GPU, "memry": 1}, "cluster.gpu.memry: there is no such key. Did you mean 'memory'?"),
         ({"memory": "80GB"}, "cluster.gpu: 'bandwidth', 'tflops' and 'usd_per_hour' are missing."),
@@ -72,6 +75,12 @@ def test_a_wrong_latency_section_is_told(data: Any, sentence: str) -> None:
         ({**GPU, "bandwidth": "3TB"}, "cluster.gpu.bandwidth: '3TB' is not a bandwidth"),
         ({**GPU, "tflops": 0}, "cluster.gpu.tflops: must be a number above zero, got 0."),
         ({**GPU, "usd_per_hour": -1}, "cluster.gpu.usd_per_hour: must be a number, zero or more, got -1."),
+        ({**GPU, "visible": "0MiB"}, "cluster.gpu.visible: must be at least 1 bytes, got '0MiB'."),
+        (
+            {**GPU, "link": "pcie6"},
+            "cluster.gpu.link: no link between GPUs in the table is called 'pcie6'; use one of the table. "
+            "Did you mean 'pcie5'? Known: infinity-fabric,",
+        ),
         ({**GPU, "idle_watts": 9}, "cluster.gpu.busy_watts: must be at least idle_watts (9), got 0."),
     ],
 )

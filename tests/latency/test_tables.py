@@ -36,9 +36,20 @@ def test_the_three_profiles_have_routesims_figures(
 
 def test_the_tables_are_dated_and_complete() -> None:
     assert re.fullmatch(r"20\d\d-\d\d", gpus().as_of) and re.fullmatch(r"20\d\d-\d\d", models().as_of)
-    assert {"h100", "h200", "b200", "a100-80gb", "l40s", "a10g", "l4", "rtx-4090", "rtx-pro-6000", "mi300x"} == {
-        *gpus().entries
+    cards = {
+        "h100",
+        "h100-pcie",
+        "h100-nvl",
+        "h200",
+        "b200",
+        "a100-80gb",
+        "a100-40gb",
+        "l40s",
+        "a10g",
+        "l4",
+        "rtx-4090",
     }
+    assert cards | {"rtx-pro-6000", "mi300x"} == {*gpus().entries}
     assert {"llama-3.1-8b", "llama-3.1-70b", "llama-3.2-1b", "llama-3.2-3b"} <= {*models().entries}
     assert {"qwen-2.5-7b", "qwen-3-32b", "mistral-7b", "mixtral-8x7b"} <= {*models().entries}
     for gpu in gpus().entries.values():
@@ -103,7 +114,8 @@ def test_a_mixture_uses_two_of_eight_experts_for_a_token() -> None:
 
 def test_a_mapping_of_the_same_figures_is_the_same_gpu_and_model() -> None:
     figures = {"name": "h100", "memory": "80GB", "bandwidth": "3.35TB/s", "tflops": 989, "usd_per_hour": 3.5}
-    given = read_gpu({**figures, "idle_watts": 110, "busy_watts": 700, "approximate": ["idle_watts"]}, "gpu")
+    figures |= {"visible": "81559MiB", "link": "nvlink4-nvswitch", "idle_watts": 110, "busy_watts": 700}
+    given = read_gpu({**figures, "approximate": ["idle_watts"]}, "gpu")
     assert given == read_gpu("h100", "gpu")
     shape = {"name": "llama-3.1-8b", "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "params": "8.030261248B"}
     shape |= {"intermediate": 14336, "vocab": 128256}

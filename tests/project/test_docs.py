@@ -34,7 +34,7 @@ from headway.experiment.compare import PER
 from headway.experiment.controls import CONTROLS
 from headway.experiment.run import about
 from headway.latency import MODELS
-from headway.latency.gpus import gpus
+from headway.latency.gpus import gpus, interconnects
 from headway.latency.links import links
 from headway.latency.shapes import models
 from headway.latency.tables import COLUMNS as STEPS
@@ -286,7 +286,8 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     words |= {"shape", "mode", "composition", "arrival_time", "given"} | {
         name for pair in RECORDED.items() for name in (pair[0], *pair[1])
     }
-    words |= set(gpus().entries) | set(models().entries) | set(links().entries) | set(links().aliases)
+    words |= set(gpus().entries) | set(models().entries) | set(interconnects().entries)
+    words |= set(links().entries) | set(links().aliases)
     words |= {*language.FUNCTIONS, *language.METHODS, language.PARAMETER, "key", "lambda", "while", "break", "continue"}
     words |= {name for record in language.FIELDS.values() for name in record} | {"if", "for", "one", "a", "b", "NAME"}
     words |= {name for stage in (*language.ENTRANCES.values(), *language.HOOKS.values()) for name in stage}

@@ -6,7 +6,7 @@ from headway.config.arguments import checked
 from headway.config.keys import keys_of
 from headway.display.displayed import Document, cells, columns_of
 from headway.latency.base import Chunk
-from headway.latency.gpus import Gpu, gpus
+from headway.latency.gpus import Gpu, gpus, interconnect
 from headway.latency.profiles import Profile, read_profile
 from headway.latency.step_cost import Constants
 from headway.latency.step_models.hardware import PS_PER_MS, step_times
@@ -84,8 +84,10 @@ def _about(profile: Profile, gpu: Gpu | None) -> Json:
     if gpu is not None:
         card = {
             "memory_gb": gpu.memory / 1e9,
+            "visible_mib": None if gpu.visible is None else gpu.visible / 2**20,
             "bandwidth_tb_s": gpu.bandwidth / 1e12,
             "tflops": float(gpu.flops) / 1e12,
+            "link": _link(gpu),
             "approximate": list(gpu.approximate),
         }
     return {
@@ -100,4 +102,16 @@ def _about(profile: Profile, gpu: Gpu | None) -> Json:
         "shapes": list(profile.shapes),
         "host_ms": profile.host_ps / PS_PER_MS,
         "card": card,
+    }
+
+
+def _link(gpu: Gpu) -> Json:
+    link = interconnect(gpu)
+    return {
+        "name": link.name,
+        "kind": link.kind,
+        "bandwidth_gb_s": link.bandwidth / 1e9,
+        "peer": link.peer,
+        "source": link.source,
+        "assumed": link.assumed,
     }

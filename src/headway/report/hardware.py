@@ -10,6 +10,7 @@ from headway.report.number_format import GAP, count, number
 from headway.report.terminal import facts, table
 
 SPEC_SHEET = "spec sheet"
+SEEN = "The vendor's GB decide gpu_blocks: auto. GiB seen are what the driver reports, without effect on a run yet."
 NOT_MEASURED = "A spec sheet profile uses the card's peaks with the efficiencies of a measured card; results say so."
 
 Profile = Mapping[str, Any]
@@ -24,15 +25,16 @@ def listing(document: Mapping[str, Any]) -> RenderableType:
         card = profile["card"]
         kind = "measured" if profile["calibrated"] else SPEC_SHEET
         sizes = [count(reach["tokens"][1]), count(reach["context"][1]), count(card["memory_gb"])]
+        sizes.append(GAP if card["visible_mib"] is None else number(card["visible_mib"] / 1024, 1))
         speeds = [number(card["bandwidth_tb_s"], 2), count(card["tflops"])]
-        rows.append([profile["name"], kind, profile["as_of"], *sizes, *speeds])
-    heads = ("profile", "constants", "as of", "tokens\nper step", "context", "memory\nGB", "TB/s", "TFLOP/s")
+        rows.append([profile["name"], kind, profile["as_of"][:7], *sizes, *speeds])
+    heads = ("profile", "constants", "as of", "tokens\n/ step", "context", "card\nGB", "seen\nGiB", "TB/s", "TFLOP/s")
     errors: list[RenderableType] = []
     for profile in profiles:
         if profile["calibrated"]:
             source = [("source", profile["source"]), *_errors(profile)]
             errors += ["", Text(profile["name"], style="bold"), facts(source)]
-    return Group(table(*heads, rows=rows, left=(0, 1)), "", Text(NOT_MEASURED), *errors)
+    return Group(table(*heads, rows=rows, left=(0, 1)), "", Text(NOT_MEASURED), Text(SEEN), *errors)
 
 
 def page(profile: Profile) -> RenderableType:
@@ -48,7 +50,9 @@ def page(profile: Profile) -> RenderableType:
     if profile["card"] is not None:
         card = profile["card"]
         figures = f"{card['memory_gb']:g} GB, {card['bandwidth_tb_s']:g} TB/s, {card['tflops']:g} TFLOP/s in BF16"
-        rows.append(("card", figures))
+        rows += [("card", figures), *_memory(card), ("link", _link(card["link"]))]
+        if card["approximate"]:
+            rows.append(("estimates", ", ".join(card["approximate"])))
     rows.append(("host", f"{profile['host_ms']:g} ms per step, in addition to the GPU's time"))
     cells = [
         [name, f"{constant['value']:.5g}", constant["unit"], constant["of"]]
@@ -58,6 +62,18 @@ def page(profile: Profile) -> RenderableType:
     constants.columns[3].no_wrap = False
     parts: list[RenderableType] = [Text(f"{profile['name']}: {kind}", style="bold"), facts(rows), "", constants, ""]
     return Group(*parts, *_examples(profile["examples"]))
+
+
+def _memory(card: Mapping[str, Any]) -> list[tuple[str, str]]:
+    visible = card["visible_mib"]
+    note = "as the driver reports it; gpu_blocks: auto still uses the vendor's memory"
+    return [] if visible is None else [("visible", f"{visible:,.0f} MiB, {note}")]
+
+
+def _link(link: Mapping[str, Any]) -> str:
+    access = "with" if link["peer"] else "without"
+    source = "assumed: the card names no link" if link["assumed"] else f"spec sheet: {link['source']}"
+    return f"{link['name']}, {link['bandwidth_gb_s']:g} GB/s in one direction, {access} peer access ({source})"
 
 
 def _errors(profile: Profile) -> list[tuple[str, str]]:
