@@ -22,9 +22,10 @@ from headway.cli import status
 from headway.errors import HeadwayError
 from headway.experiment.notes import note_unmeasured
 from headway.latency import build, read_gpu, read_model
+from headway.latency.all_reduce import all_reduce
 from headway.latency.base import FOREVER, Chunk, scale_model
 from headway.latency.fit import Step, fit
-from headway.latency.gpus import gpus
+from headway.latency.gpus import gpus, interconnect
 from headway.latency.profiles import measured_profiles
 from headway.latency.shapes import models
 from headway.latency.shards import shard
@@ -253,9 +254,7 @@ def test_a_shard_is_the_split_model_without_its_communication() -> None:
     alone = headway.latency("h200", "llama-70b-tp4-shard").step_ms([1024] * 8, [(512, 0)])
     split = headway.latency("h200", "llama-3.1-70b", 4)
     assert alone < split.step_ms([1024] * 8, [(512, 0)])
-    reduce = split.profile.constants
-    moved = 520 * 8192 * 2 * 2 * 3 / 4
-    talk_ms = 160 * (reduce.reduce_us + moved / (reduce.reduce_tb_s * 1e6)) / 1000
+    talk_ms = 2 * 80 * all_reduce(interconnect(H200, 4), 4).time_us(520 * 8192 * 2) / 1000
     assert split.step_ms([1024] * 8, [(512, 0)]) == pytest.approx(alone + talk_ms, rel=1e-6)
 
 
@@ -347,7 +346,7 @@ def test_a_card_that_was_not_measured_says_so(name: str) -> None:
         ),
         (
             {"gpu": "h200", "model": {"like": "mixtral-8x7b", "dtype_bytes": 1}, "tp": 2},
-            "h200 was not measured with mixtures of experts, weights of less than 16 bits and several GPUs",
+            "h200 was not measured with mixtures of experts in 8 bits: times are computed.",
         ),
         ({"gpu": "b200", "latency": {"model": "linear"}}, None),
     ],

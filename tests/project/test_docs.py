@@ -437,7 +437,7 @@ def test_the_constants_of_the_model_page_are_those_of_the_code() -> None:
         model = name or model
         shown.setdefault(model, {})[key] = value.replace(",", "").replace(" ", "").replace("µ", "u")
     for name, kind in MODELS.items():
-        defaults = write(kind.keys())
-        assert shown[name] == {key: "null" if value is None else str(value) for key, value in defaults.items()}
+        defaults = write(kind.keys(), whole=True)
+        assert shown[name] == {key: "null" if value is None else str(value) for key, value in defaults.items()}, name
     blocks = f"{Scenario.load(TINY).cluster.kv_blocks():,} blocks of 16 tokens for llama-3.1-8b on one H100"
     assert blocks in " ".join(page.split())

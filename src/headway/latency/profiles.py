@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import yaml
 from msgspec import Struct
@@ -36,6 +36,11 @@ class Profile(Struct, frozen=True):
     tokens: tuple[int, int]  # measured range of tokens in a step
     context: tuple[int, int]  # measured range of the context of a sequence
     shapes: tuple[str, ...] = ()
+    host_sequence_ps: Duration = 0  # added to the host's time per sequence in the step
+    engine: str = ""  # the engine and its version that the host's times belong to
+    covers: tuple[Literal["experts", "fp8", "packed"], ...] = ()  # what was measured beside dense models of 16 bits
+    # The times of all-reduces, relative to those of the card's link. 1.0 unless a run on several GPUs was fitted.
+    all_reduce_times: float = 1.0
     format: int = 1
     name: Annotated[str, INTERNAL] = ""
     calibrated: Annotated[bool, INTERNAL] = True
@@ -94,9 +99,9 @@ def spec_sheet(gpu: Gpu) -> Profile:
     memory = gpu.bandwidth / reference.bandwidth
     compute = float(gpu.flops / reference.flops)
     rates = {
-        key: value * (memory if key.endswith("tb_s") and key != "reduce_tb_s" else compute)
+        key: value * (memory if key.endswith("tb_s") else compute)
         for key, value in asdict(known.constants).items()
-        if key.endswith(("_tb_s", "_tflops")) and key != "reduce_tb_s"
+        if key.endswith(("_tb_s", "_tflops"))
     }
     return replace(
         known,
@@ -111,4 +116,6 @@ def spec_sheet(gpu: Gpu) -> Profile:
         tokens=(1, 0),
         context=(1, 0),
         shapes=(),
+        covers=(),
+        engine="",
     )

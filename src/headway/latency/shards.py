@@ -1,5 +1,6 @@
 """The part of a model that one GPU of a tensor-parallel group computes: matrix multiplications, heads and widths."""
 
+from fractions import Fraction
 from typing import Final
 
 from msgspec import Struct
@@ -17,8 +18,10 @@ class Matmul(Struct, frozen=True):
 
     weights: float
     bytes_a_weight: float
+    eight_bits: bool = False  # whether the GPU computes with activations of 8 bits
     experts: int = 1
     visits: int = 1
+    skew: float = 0.0  # 0: all experts are equally likely; `experts.py` defines other values
 
 
 class Shard(Struct, frozen=True):
@@ -32,6 +35,18 @@ class Shard(Struct, frozen=True):
     logits: float  # number of logits of a sequence on this GPU
     moved: float  # bytes that norms, rotary embedding and activation read and write, per token and layer
     tp: int = 1
+    sparse_layers: int = 0  # layers with experts
+    kv_eight_bits: bool = False  # whether the KV cache has 8 bits per number
+
+    @property
+    def eight_bits(self) -> bool:
+        """Whether the GPU rounds activations to 8 bits, because it computes with 8 bits."""
+        return any(matmul.eight_bits for matmul in self.matmuls)
+
+    @property
+    def reduced_bytes(self) -> float:
+        """The bytes of one all-reduce, per token: a hidden state of 16-bit numbers."""
+        return 2.0 * self.hidden
 
     @property
     def weight_bytes(self) -> float:
@@ -42,32 +57,39 @@ class Shard(Struct, frozen=True):
         return total
 
 
-def shard(model: ModelShape, tp: int, where: str = "model") -> Shard:
+def shard(model: ModelShape, tp: int, where: str = "model", skew: float = 0.0) -> Shard:
     """Return the part of a model that each of `tp` GPUs computes. Heads, widths and vocabulary are split between the
-    GPUs. If there are fewer KV heads than GPUs, each GPU has one KV head."""
+    GPUs. If there are fewer KV heads than GPUs, each GPU has one KV head. `skew` says how unequally tokens choose
+    experts."""
     if not model.hidden:
         raise HeadwayError(
             f"{where}: the shape of {model.name} is unknown. The latency model `hardware` needs hidden, kv_heads, "
             "intermediate and vocab."
         )
-    hidden, size = model.hidden, float(model.weight_size)
+    hidden = model.hidden
     queries = model.heads * model.head_dim / tp
     kv = max(model.kv_heads / tp, 1.0) * model.head_dim
     sparse = model.layers - model.dense_layers if model.experts else 0
-    # `always` counts the weights that every token uses. Attention comes first; the code below adds the other layers.
-    always = model.layers * hidden * (2 * queries + 2 * kv)
+    attention = model.layers * hidden * (2 * queries + 2 * kv)
+    always = 0.0  # weights of feed-forward layers that every token uses
     width = 0.0  # width of the activations, summed over the layers
     matmuls = []
     if sparse:
         expert = 3 * hidden * model.expert_intermediate / tp  # gate, up and down projections
-        matmuls.append(Matmul(sparse * expert, size, model.experts, model.experts_per_token))
+        size = float(model.expert_size)
+        eight_bits = _computes_in_8_bits(model, model.expert_size)
+        matmuls.append(Matmul(sparse * expert, size, eight_bits, model.experts, model.experts_per_token, skew))
         matmuls.append(Matmul(sparse * hidden * model.experts, 2.0))  # the expert router, neither split nor quantised
         always += sparse * 3 * hidden * model.shared_intermediate / tp
         width += sparse * (model.expert_intermediate * model.experts_per_token + model.shared_intermediate)
     dense = model.layers - sparse
     always += dense * 3 * hidden * model.intermediate / tp
     width += dense * model.intermediate
-    matmuls.append(Matmul(always, size))
+    kinds = {model.attention_size: attention}
+    kinds[model.weight_size] = kinds.get(model.weight_size, 0.0) + always
+    matmuls += [
+        Matmul(weights, float(size), _computes_in_8_bits(model, size)) for size, weights in kinds.items() if weights
+    ]
     return Shard(
         model.layers,
         hidden,
@@ -75,11 +97,17 @@ def shard(model: ModelShape, tp: int, where: str = "model") -> Shard:
         model.head_dim,
         2 * kv * float(model.kv_size),
         tuple(matmuls),
-        Matmul(hidden * model.vocab / tp, max(size, 2.0)),
+        Matmul(hidden * model.vocab / tp, float(model.head_size)),
         model.vocab / tp,
         2 * (8 * hidden + 3 * width / (model.layers * tp) + 2 * (queries + 2 * kv)),
         tp,
+        sparse,
+        model.kv_size == 1,
     )
+
+
+def _computes_in_8_bits(model: ModelShape, size: Fraction) -> bool:
+    return size == 1 and model.activation_size == 1
 
 
 # Functions about memory: the number of KV blocks of an instance, and its static capacity score.

@@ -2,11 +2,14 @@
 
     dense work      for each type of weights: cube root of (r³ + c³), where r is the time to read the weights and c is
                     the time to compute with them
+    experts         the same, for the experts that the tokens of the step visit, with the padding of each expert's
+                    rows to whole tiles; and a time per layer to choose experts and to sort tokens by expert
+    FP8             a time per layer and a traffic per token to round activations to 8 bits
     element-wise    bytes of norms, rotary embedding and activation / bandwidth of these operations
     decodes         KV bytes / bandwidth, and a time per layer that grows with the batch up to a limit
     prefill chunks  query-key pairs / rate; if a chunk is too short to fill the GPU, its past takes longer
     constants       per step and per layer; also for the attention of decodes, of chunks, of both, of chunks with a past
-    communication   two all-reduces per layer, if the model is split between several GPUs
+    communication   two all-reduces per layer, if the model is split between several GPUs: `all_reduce.py`
 
 The formulas use only + - * /. Every machine rounds these in the same way, so results are the same on every machine.
 """
@@ -14,7 +17,6 @@ The formulas use only + - * /. Every machine rounds these in the same way, so re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from math import ceil, frexp, ldexp
 from typing import Annotated
 
@@ -23,9 +25,14 @@ from msgspec import Struct
 from headway.config.keys import Doc
 from headway.errors import HeadwayError
 from headway.latency.base import Chunk
+from headway.latency.experts import experts_read, padded_rows
 from headway.latency.shards import Matmul, Shard
 
 MEGA = 1e6  # 1 TB/s is 1e6 bytes per microsecond, and 1 TFLOP/s is 1e6 operations per microsecond
+
+
+# Rates that may be 0. The rate of a more general kind of work then takes their place.
+OPTIONAL = ("fp8_tb_s", "kv8_tb_s", "expert_tb_s", "expert_tflops", "packed_tb_s", "packed_tflops")
 
 
 class Constants(Struct, frozen=True):
@@ -56,15 +63,29 @@ class Constants(Struct, frozen=True):
     beside_row_us: Annotated[float, Doc("added to that per token of the longest chunk", type="µs")] = 0.0
     tile: Annotated[int, Doc("tokens of a tile", type="tokens")] = 128
     fp8_speedup: Annotated[float, Doc("speedup of matmuls in 8 bits", type="times")] = 1.0
-    reduce_us: Annotated[float, Doc("an all-reduce", type="µs")] = 0.0
-    reduce_tb_s: Annotated[float, Doc("bytes of an all-reduce", type="TB/s")] = 1.0
+    fp8_tb_s: Annotated[float, Doc("reading weights of 8 bits; 0: as other weights", type="TB/s")] = 0.0
+    fp8_us: Annotated[float, Doc("rounding activations to 8 bits, per layer", type="µs")] = 0.0
+    fp8_bytes: Annotated[float, Doc("traffic of that, per token and number of the hidden state", type="bytes")] = 0.0
+    kv8_tb_s: Annotated[float, Doc("reading a KV cache of 8 bits; 0: as other caches", type="TB/s")] = 0.0
+    kv8_us: Annotated[float, Doc("added to decode attention if the KV cache has 8 bits, per layer", type="µs")] = 0.0
+    kv8_past: Annotated[float, Doc("traffic to widen a chunk's past, per byte of such a cache", type="bytes")] = 0.0
+    expert_tb_s: Annotated[float, Doc("reading experts; 0: as other weights", type="TB/s")] = 0.0
+    expert_tflops: Annotated[float, Doc("computing with experts; 0: as other matmuls", type="TFLOP/s")] = 0.0
+    expert_pad: Annotated[float, Doc("most rows of padding that an expert computes", type="rows")] = 0.0
+    expert_half: Annotated[float, Doc("rows of an expert with half of that padding", type="rows")] = 1.0
+    route_us: Annotated[float, Doc("choosing experts and sorting tokens, per layer", type="µs")] = 0.0
+    route_bytes: Annotated[
+        float, Doc("traffic of that, per visit of a token and number of the hidden state", type="bytes")
+    ] = 0.0
+    packed_tb_s: Annotated[float, Doc("reading weights below 8 bits; 0: as other weights", type="TB/s")] = 0.0
+    packed_tflops: Annotated[float, Doc("computing with them; 0: as other matmuls", type="TFLOP/s")] = 0.0
 
     def validate(self, where: str) -> Constants:
         """Raise an error if these constants could let more work take less time, or let a step take no time."""
         for name in self.__struct_fields__:
             value = getattr(self, name)
             rate = name.endswith(("_tb_s", "_tflops")) or name in ("tile", "fp8_speedup")
-            if not 0 <= value < 1e12 or (rate and not value):
+            if not 0 <= value < 1e12 or (rate and not value and name not in OPTIONAL):
                 least = "above zero" if rate else "zero or more"
                 raise HeadwayError(f"{where}.{name}: must be {least}, got {value}.")
         for name in ("mixed_kv", "short_read"):
@@ -89,39 +110,39 @@ def cube_root(value: float) -> float:
 
 
 def matmul_us(gpu: Constants, matmul: Matmul, tokens: float) -> float:
-    read, computed = matmul.weights * matmul.bytes_a_weight, tokens
+    """Return the time to read the weights of a type and to multiply the tokens with them."""
+    read, rows = matmul.weights * matmul.bytes_a_weight, tokens
+    memory_tb_s, tflops = gpu.weights_tb_s, gpu.matmul_tflops
     if matmul.experts > 1:
-        read *= _experts_read(matmul.experts, matmul.visits, tokens)
-        computed = tokens * matmul.visits
-    speed = gpu.matmul_tflops * (gpu.fp8_speedup if matmul.bytes_a_weight == 1.0 else 1.0)
-    memory = read / (gpu.weights_tb_s * MEGA)
-    compute = 2.0 * matmul.weights * computed / (speed * MEGA)
+        count = experts_read(matmul.experts, matmul.visits, matmul.skew, tokens)
+        read *= count
+        rows = padded_rows(tokens * matmul.visits, count, gpu.expert_pad, gpu.expert_half)
+        memory_tb_s, tflops = gpu.expert_tb_s or memory_tb_s, gpu.expert_tflops or tflops
+    elif matmul.bytes_a_weight == 1.0:
+        memory_tb_s = gpu.fp8_tb_s or memory_tb_s
+    if matmul.bytes_a_weight < 1.0:
+        memory_tb_s, tflops = gpu.packed_tb_s or memory_tb_s, gpu.packed_tflops or tflops
+    elif matmul.eight_bits:
+        tflops *= gpu.fp8_speedup
+    memory = read / (memory_tb_s * MEGA)
+    compute = 2.0 * matmul.weights * rows / (tflops * MEGA)
     return cube_root(memory * memory * memory + compute * compute * compute)
-
-
-@lru_cache(maxsize=1 << 12)
-def _experts_read(experts: int, visits: int, tokens: float) -> float:
-    """Return the expected number of experts that at least one token visits: E·(1 - (1 - visits / E)^tokens). This
-    assumes that each token chooses its experts at random."""
-    missed, power, left = 1.0, 1.0 - visits / experts, ceil(tokens)
-    while left:
-        if left & 1:
-            missed *= power
-        power *= power
-        left >>= 1
-    return experts * (1.0 - missed)
 
 
 def tokens_us(gpu: Constants, part: Shard, tokens: int) -> float:
     """Return the time of the work that depends only on the number of tokens, including the constants per step and per
-    layer."""
+    layer, without communication."""
     paid = tokens + gpu.tile_share * (ceil(tokens / gpu.tile) * gpu.tile - tokens)
     total = gpu.step_us + part.layers * (gpu.layer_us + tokens * part.moved / (gpu.elementwise_tb_s * MEGA))
     for matmul in part.matmuls:
-        total += matmul_us(gpu, matmul, paid if matmul.experts == 1 else tokens)  # padding tokens visit no expert
-    if part.tp > 1:
-        moved = tokens * part.hidden * 2.0 * 2.0 * (part.tp - 1) / part.tp
-        total += 2 * part.layers * (gpu.reduce_us + moved / (gpu.reduce_tb_s * MEGA))
+        if matmul.experts > 1:  # padding tokens visit no expert
+            moved = tokens * matmul.visits * part.hidden * gpu.route_bytes
+            total += part.sparse_layers * (gpu.route_us + moved / (gpu.elementwise_tb_s * MEGA))
+            total += matmul_us(gpu, matmul, tokens)
+        else:
+            total += matmul_us(gpu, matmul, paid)
+    if part.eight_bits:
+        total += part.layers * (gpu.fp8_us + tokens * part.hidden * gpu.fp8_bytes / (gpu.elementwise_tb_s * MEGA))
     return total
 
 
@@ -133,12 +154,16 @@ def sequences_us(gpu: Constants, part: Shard, sequences: int) -> float:
 
 def decodes_us(gpu: Constants, part: Shard, decodes: int) -> float:
     """Return the part of the decodes' attention time that does not depend on the length of their contexts."""
-    return part.layers * (gpu.decode_us + gpu.crowd_us * decodes / (decodes + gpu.crowd_half)) if decodes else 0.0
+    if not decodes:
+        return 0.0
+    widened = gpu.kv8_us if part.kv_eight_bits else 0.0
+    return part.layers * (gpu.decode_us + widened + gpu.crowd_us * decodes / (decodes + gpu.crowd_half))
 
 
 def context_us(gpu: Constants, part: Shard) -> float:
     """Return the attention time of a decode per token of its context, in a step without chunks."""
-    return part.layers * part.kv_bytes / (gpu.kv_tb_s * MEGA)
+    speed = gpu.kv8_tb_s if part.kv_eight_bits and gpu.kv8_tb_s else gpu.kv_tb_s
+    return part.layers * part.kv_bytes / (speed * MEGA)
 
 
 def mixed_context_us(gpu: Constants, part: Shard) -> float:
@@ -163,7 +188,8 @@ def past_token_us(gpu: Constants, part: Shard, tokens: int) -> float:
     pairs, or more if the chunk is too short to fill the GPU."""
     pair = pair_us(gpu, part)
     read = gpu.short_read * context_us(gpu, part)
-    return max(pair * tokens, min(read + gpu.short_pairs * pair * tokens, pair * gpu.fill_rows / part.heads))
+    widened = part.layers * part.kv_bytes * gpu.kv8_past / (gpu.elementwise_tb_s * MEGA) if part.kv_eight_bits else 0.0
+    return widened + max(pair * tokens, min(read + gpu.short_pairs * pair * tokens, pair * gpu.fill_rows / part.heads))
 
 
 def chunk_us(gpu: Constants, part: Shard, tokens: int) -> float:

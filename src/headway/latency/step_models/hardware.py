@@ -10,23 +10,37 @@ from typing import Annotated, Any, Final
 from msgspec import Struct
 
 from headway.config import section
-from headway.config.keys import Doc, Form
+from headway.config.keys import QUIET, Doc, Form, Unit
 from headway.config.schema import Names
 from headway.config.wording import join_words, shown
 from headway.errors import HeadwayError
 from headway.latency import step_cost
+from headway.latency.all_reduce import AllReduce, all_reduce
 from headway.latency.base import FOREVER, Chunk, LatencyKind, Run, times
-from headway.latency.exact_numbers import AutoDuration
-from headway.latency.gpus import Gpu, gpus, read_gpu
+from headway.latency.engines import ENGINE_NAME, engines
+from headway.latency.exact_numbers import AutoDuration, not_negative
+from headway.latency.gpus import Gpu, gpus, interconnect, read_gpu
 from headway.latency.profiles import Profile, read_profile
 from headway.latency.shapes import ModelShape, read_model
 from headway.latency.shards import Shard, shard
 from headway.latency.tables import SPELLED
 
+REDUCES_PER_LAYER: Final = 2  # one after attention, and one after the feed-forward layer or the experts
 MAX_ENTRIES: Final = 1 << 16  # maximum number of cached costs, because a policy's estimator may ask for many counts
 
 
 PROFILE_NAME: Final = Form.of(Names(lambda: ["auto", *gpus().names], rf"{SPELLED}|\.ya?ml$"))
+
+
+MOST_SKEW: Final = 4
+SKEW: Final = Form.of({"type": "number", "minimum": 0, "maximum": MOST_SKEW})
+
+
+def _read_skew(value: Any, where: str) -> float:
+    skew = float(not_negative(value, where))
+    if skew > MOST_SKEW:
+        raise HeadwayError(f"{where}: must be at most {MOST_SKEW}, got {shown(value)}.")
+    return skew
 
 
 class HardwareParameters(Struct):
@@ -37,7 +51,23 @@ class HardwareParameters(Struct):
         PROFILE_NAME,
         Doc("measured constants: name of a GPU, or a YAML file; auto uses those of `gpu`", type="text"),
     ] = "auto"
-    host_ps: Annotated[AutoDuration, "added to each step for work on the host; auto uses the profile's time"] = "auto"
+    engine: Annotated[
+        str,
+        ENGINE_NAME,
+        Doc("engine whose host times are used; auto uses those of the profile", type="text"),
+        QUIET,
+    ] = "auto"
+    host_ps: Annotated[AutoDuration, "added to each step for work on the host; auto uses the engine's time"] = "auto"
+    host_sequence_ps: Annotated[
+        AutoDuration, "added to that for each sequence of the step; auto uses the engine's time", QUIET
+    ] = "auto"
+    expert_skew: Annotated[
+        float,
+        Unit("number, 0 to 4", _read_skew, float, form=SKEW),
+        "in a mixture of experts, how unequally tokens choose experts: the expert of rank r is chosen in proportion to "
+        "1 / r^skew; 0 means equally",
+        QUIET,
+    ] = 0.0
 
 
 class Hardware:
@@ -49,11 +79,18 @@ class Hardware:
     past, the chunks of the second step would have a past and add this constant. Such a run is therefore one step long.
     """
 
-    def __init__(self, profile: Profile, part: Shard, host_ps: int, factor: Fraction = Fraction(1)) -> None:
-        self.profile, self.part, self.host_ps = profile, part, host_ps
+    def __init__(
+        self,
+        profile: Profile,
+        part: Shard,
+        host: tuple[int, int],  # picoseconds per step, and per sequence of the step
+        reduce: AllReduce | None = None,  # None for a single GPU
+        factor: Fraction = Fraction(1),
+    ) -> None:
+        self.profile, self.part, self.host, self.reduce = profile, part, host, reduce
         self._factor, self._unscaled = factor, factor == 1
         gpu = profile.constants
-        self._host = times(host_ps, factor)
+        self._host = times(host[0], factor)
         self._kv = self._ps(step_cost.context_us(gpu, part))
         self._mixed_kv = self._ps(step_cost.mixed_context_us(gpu, part))
         # Time of a decode in a step with chunks, and its increase per token of the longest chunk.
@@ -74,16 +111,20 @@ class Hardware:
         self._chunks: dict[int, tuple[int, int, int]] = {}
 
     def scale(self, factor: Fraction) -> Hardware:
-        return Hardware(self.profile, self.part, self.host_ps, self._factor * factor)
+        return Hardware(self.profile, self.part, self.host, self.reduce, self._factor * factor)
 
     def doubts(self, tokens: int, sequences: int = 0) -> str | None:
         outside = self.profile.outside(tokens, 0)
         if outside:
             return outside
+        matmuls, covered = self.part.matmuls, self.profile.covers
         kinds = {
-            "mixtures of experts": any(matmul.experts > 1 for matmul in self.part.matmuls),
-            "weights of less than 16 bits": any(matmul.bytes_a_weight < 2 for matmul in self.part.matmuls),
-            "several GPUs": self.part.tp > 1,
+            "mixtures of experts": self.part.sparse_layers and "experts" not in covered,
+            "mixtures of experts in 8 bits": "experts" in covered
+            and any(matmul.experts > 1 and matmul.bytes_a_weight == 1 for matmul in matmuls),
+            "weights of 8 bits": any(matmul.bytes_a_weight == 1 for matmul in matmuls) and "fp8" not in covered,
+            "weights below 8 bits": any(matmul.bytes_a_weight < 1 for matmul in matmuls) and "packed" not in covered,
+            "all-reduces between its GPUs": self.reduce is not None and not self.reduce.measured,
         }
         present = [kind for kind, here in kinds.items() if here]
         return (
@@ -130,14 +171,19 @@ class Hardware:
         gpu, part = self.profile.constants, self.part
         for count in range(len(self._decode), most + 1):
             self._decodes.append(self._ps(step_cost.decodes_us(gpu, part, count)))
-            self._sequences.append(self._ps(step_cost.sequences_us(gpu, part, count)))
+            host = times(self.host[1] * count, self._factor)
+            self._sequences.append(host + self._ps(step_cost.sequences_us(gpu, part, count)))
             base = self._decodes[count] + self._sequences[count] + self._token(count)
             self._decode.append((base, self._kv * count))
         return self._decode[most]
 
     def _token(self, tokens: int) -> int:
         """Return the host time of a step plus the time of the work that depends only on the number of tokens."""
-        cost = max(1, self._host + self._ps(step_cost.tokens_us(self.profile.constants, self.part, tokens)))
+        us = step_cost.tokens_us(self.profile.constants, self.part, tokens)
+        if self.reduce is not None:
+            single = self.reduce.time_us(tokens * self.part.reduced_bytes)
+            us += REDUCES_PER_LAYER * self.part.layers * single * self.profile.all_reduce_times
+        cost = max(1, self._host + self._ps(us))
         if len(self._tokens) < MAX_ENTRIES:
             self._tokens[tokens] = cost
         return cost
@@ -155,7 +201,18 @@ def _build(keys: HardwareParameters, where: str, model: ModelShape, gpu: Gpu, tp
     if not isinstance(keys.profile, str):
         raise HeadwayError(f"{where}.profile: expected the name or the file of a profile, got {shown(keys.profile)}.")
     profile = read_profile(gpu.name if keys.profile == "auto" else keys.profile, gpu, f"{where}.profile")
-    return Hardware(profile, shard(model, tp, where), profile.host_ps if keys.host_ps == "auto" else keys.host_ps)
+    part = shard(model, tp, where, keys.expert_skew)
+    step, sequence = profile.host_ps, profile.host_sequence_ps
+    if keys.engine != "auto":
+        engine = engines().find(keys.engine, "engine", f"{where}.engine", "set 'host' and 'host_sequence' instead")
+        step = engine.step_ps + (part.layers * engine.quantise_ps if part.eight_bits else 0)
+        sequence = engine.sequence_ps
+    if keys.host_ps != "auto":
+        step = keys.host_ps
+    if keys.host_sequence_ps != "auto":
+        sequence = keys.host_sequence_ps
+    reduce = all_reduce(interconnect(gpu, tp), tp) if tp > 1 else None
+    return Hardware(profile, part, (step, sequence), reduce)
 
 
 MODEL: Final = LatencyKind("hardware", HardwareParameters, _build)
@@ -170,9 +227,10 @@ class StepTimes:
     """The step times of a model on one or several GPUs, computed by the latency model `hardware`."""
 
     def __init__(self, hardware: Hardware, model: ModelShape) -> None:
-        self.hardware = Hardware(hardware.profile, hardware.part, 0)
+        self.hardware = Hardware(hardware.profile, hardware.part, (0, 0), hardware.reduce)
         self.model = model
-        self.host_ms = hardware.host_ps / PS_PER_MS  # host time of a step, added to the GPU's time
+        self.host_ms = hardware.host[0] / PS_PER_MS  # host time of a step, added to the GPU's time
+        self.host_sequence_ms = hardware.host[1] / PS_PER_MS  # and for each sequence
 
     @property
     def profile(self) -> Profile:

@@ -1,0 +1,149 @@
+"""Fit the constants of the profile h200 that dense 16-bit models do not show: experts, FP8, and KV caches in FP8.
+
+    python benchmarks/fit_hardware.py --data FOLDER      # with steps_moe.csv and steps_fp8.csv
+    python benchmarks/fit_hardware.py --all-reduce       # the rows of presets/all_reduce.yaml
+
+The constants of dense models stay fixed. The command prints the fitted constants, and the errors on every third step,
+which a second fit leaves out. `--all-reduce` needs the operator tables of aiconfigurator-core (extra aiconfigurator).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib.util
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+from scipy.optimize import least_squares
+
+from headway.latency.fit import Step
+from headway.latency.gpus import read_gpu
+from headway.latency.profiles import read_profile
+from headway.latency.shapes import read_model
+from headway.latency.shards import shard
+from headway.latency.step_cost import Constants
+
+SHAPES: dict[str, Any] = {
+    "qwen3-30b-a3b": "qwen-3-30b-a3b",
+    "mixtral-8x7b": "mixtral-8x7b",
+    "llama-3.1-8b-fp8": {"like": "llama-3.1-8b", "dtype_bytes": 1, "kv_dtype_bytes": 2},
+    "llama-3.1-8b-fp8-kv8": {"like": "llama-3.1-8b", "dtype_bytes": 1, "kv_dtype_bytes": 1},
+    "llama-3.1-70b-fp8": {"like": "llama-3.1-70b", "dtype_bytes": 1, "kv_dtype_bytes": 2},
+}
+ZIPF = 1.0  # skew of the rows with routing zipf1.0
+# Start, lower and upper bound of each constant.
+EXPERTS = {
+    "expert_tb_s": (4.4, 1.0, 4.8),
+    "expert_tflops": (650.0, 100.0, 989.0),
+    "expert_pad": (64.0, 0.0, 256.0),
+    "expert_half": (32.0, 0.01, 500.0),
+    "route_us": (25.0, 0.0, 200.0),
+    "route_bytes": (6.0, 0.0, 60.0),
+}
+FP8 = {
+    "fp8_tb_s": (3.9, 1.0, 4.8),
+    "fp8_speedup": (1.6, 1.0, 2.2),
+    "fp8_us": (3.0, 0.0, 40.0),
+    "fp8_bytes": (2.0, 0.0, 60.0),
+    "kv8_tb_s": (3.0, 1.0, 4.8),
+    "kv8_us": (1.0, 0.0, 50.0),
+    "kv8_past": (3.0, 0.0, 30.0),
+}
+
+
+def read(file: Path) -> list[tuple[str, Step]]:
+    """Return the steps of a file whose activations have one scale per tensor, each with the name of its group."""
+    steps = []
+    with file.open(encoding="utf-8") as lines:
+        for row in csv.DictReader(lines):
+            if row["mode"] != "graph" or row.get("scaling", "tensor") != "tensor":
+                continue
+            skew = ZIPF if row.get("routing") == "zipf1.0" else 0.0
+            part = shard(read_model(SHAPES[row["shape"]], "model"), 1, "model", skew)
+            chunks = tuple((new, past) for new, past in json.loads(row["composition"])["prefill"])
+            step = Step(part, int(row["batch"]), int(row["decode_kv_tokens"]), chunks, float(row["median_ms"]) * 1000)
+            steps.append((f"{row['shape']}{' zipf' if skew else ''} {step.phase}", step))
+    return steps
+
+
+def fit(steps: Sequence[Step], start: Constants, free: dict[str, tuple[float, float, float]]) -> Constants:
+    """Fit the free constants to the logarithms of the times, with a loss that grows linearly for errors above 2 %."""
+    scale = np.array([max(first, 1e-3) for first, _, _ in free.values()])
+
+    def constants(at: Any) -> Constants:
+        return replace(start, **{name: float(value) for name, value in zip(free, at, strict=True)})
+
+    def residuals(at: Any) -> Any:
+        gpu = constants(at)
+        return np.array([np.log1p(step.error(gpu)) for step in steps])
+
+    bounds = [low for _, low, _ in free.values()], [high for _, _, high in free.values()]
+    first = [value for value, _, _ in free.values()]
+    return constants(least_squares(residuals, first, loss="soft_l1", f_scale=0.02, x_scale=scale, bounds=bounds).x)
+
+
+def report(steps: Sequence[tuple[str, Step]], constants: Constants) -> None:
+    groups: dict[str, list[float]] = defaultdict(list)
+    for name, step in steps:
+        groups[name].append(abs(step.error(constants)))
+        groups["all"].append(abs(step.error(constants)))
+    for name, errors in sorted(groups.items()):
+        errors.sort()
+        median, p90 = errors[len(errors) // 2], errors[len(errors) * 9 // 10]
+        print(f"  {name:<32}{len(errors):>5} steps  median {median:.1%}  90th percentile {p90:.1%}")
+
+
+def fit_file(file: Path, start: Constants, free: dict[str, tuple[float, float, float]]) -> Constants:
+    steps = read(file)
+    blind = fit([step for at, (_, step) in enumerate(steps) if at % 3], start, free)
+    constants = fit([step for _, step in steps], start, free)
+    print(f"{file.name}: {', '.join(f'{name}: {getattr(constants, name):.4g}' for name in free)}")
+    print(" held out of a fit to the other steps:")
+    report([step for at, step in enumerate(steps) if not at % 3], blind)
+    return constants
+
+
+def print_all_reduce() -> None:
+    import polars
+
+    spec = importlib.util.find_spec("aiconfigurator_core")
+    assert spec is not None and spec.submodule_search_locations
+    folder = Path(spec.submodule_search_locations[0]) / "systems" / "data"
+    sources = {
+        "nvlink4-nvswitch": "h200_sxm/comm/vllm/0.19.0",
+        "nvlink3-nvswitch": "a100_sxm/comm/vllm/0.14.0",
+        "nvlink5-nvswitch": "b200_sxm/comm/vllm/0.24.0",
+        "pcie4": "l40s/comm/vllm/0.22.0",
+        "pcie5": "rtx_pro_6000_server/comm/vllm/0.24.0",
+    }
+    numbers = polars.col("message_size")  # numbers of 2 bytes
+    for link, path in sources.items():
+        table = polars.read_parquet(folder / path / "custom_allreduce_perf.parquet")
+        table = table.filter(polars.col("backend").str.contains("graph") & numbers.is_between(1 << 12, 1 << 27))
+        print(f"  {link}:\n    us:")
+        for gpus in (2, 4, 8):
+            row = table.filter(polars.col("num_gpus") == gpus).sort("message_size")["latency"]
+            print(f"      {gpus}: [{', '.join(f'{ms * 1000:.4g}' for ms in row)}]")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, help="folder with steps_moe.csv and steps_fp8.csv")
+    parser.add_argument("--all-reduce", action="store_true", help="print the table of all-reduces")
+    options = parser.parse_args()
+    if options.all_reduce:
+        print_all_reduce()
+    if options.data:
+        start = read_profile("h200", read_gpu("h200", "gpu"), "gpu").constants
+        constants = fit_file(options.data / "steps_moe.csv", start, EXPERTS)
+        fit_file(options.data / "steps_fp8.csv", constants, FP8)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""The time of an all-reduce between the GPUs of a tensor-parallel group, by link, number of GPUs and size.
+
+`presets/all_reduce.yaml` has the measured times of each kind of link. Times between two measured sizes are interpolated
+linearly. Below the smallest size the time is constant, and beyond the largest size it grows as between the two largest.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Final
+
+from msgspec import Struct
+
+from headway.latency.gpus import Interconnect
+from headway.latency.tables import document_of
+
+FILE: Final = "all_reduce.yaml"
+
+
+class AllReduce(Struct, frozen=True):
+    """The measured times between a number of GPUs: microseconds by size in bytes, both increasing."""
+
+    sizes: tuple[float, ...]
+    us: tuple[float, ...]
+    measured: bool  # whether the times were measured with this link and this number of GPUs
+
+    def time_us(self, size: float) -> float:
+        sizes, us = self.sizes, self.us
+        if size <= sizes[0]:
+            return us[0]
+        at = min(bisect_left(sizes, size), len(sizes) - 1)
+        slope = (us[at] - us[at - 1]) / (sizes[at] - sizes[at - 1])
+        return us[at - 1] + slope * (size - sizes[at - 1])
+
+
+def all_reduce(link: Interconnect, tp: int) -> AllReduce:
+    """Return the times between `tp` GPUs. If this number was not measured, return the times of the next larger number,
+    or else of the largest."""
+    known, measured = _tables()[link.name]
+    number = next((count for count in sorted(known) if count >= tp), max(known))
+    table = known[number]
+    return AllReduce(table.sizes, table.us, measured and number == tp)
+
+
+@cache
+def _tables() -> Mapping[str, tuple[Mapping[int, AllReduce], bool]]:
+    """Return for each link its times by number of GPUs, and whether they were measured."""
+    document = document_of(FILE)
+    first, entries = float(document["first_bytes"]), document["links"]
+    tables: dict[str, tuple[Mapping[int, AllReduce], bool]] = {}
+    for name, entry in entries.items():
+        slower = float(entry.get("times", 1.0))
+        rows: Mapping[int, Sequence[Any]] = entries[entry["like"]]["us"] if "like" in entry else entry["us"]
+        tables[name] = {int(tp): _table(first, row, slower) for tp, row in rows.items()}, "like" not in entry
+    return tables
+
+
+def _table(first: float, row: Sequence[Any], slower: float) -> AllReduce:
+    times: list[float] = []
+    for value in row:  # a larger message never takes less time
+        times.append(max(float(value) * slower, times[-1] if times else 0.0))
+    return AllReduce(tuple(first * (1 << at) for at in range(len(times))), tuple(times), True)

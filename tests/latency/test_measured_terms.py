@@ -1,0 +1,207 @@
+"""Experts, FP8 and all-reduces: close to measured steps that the dense models do not show."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import os
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import headway
+from drawing import draws
+from headway.errors import HeadwayError
+from headway.latency import build, read_gpu, read_model
+from headway.latency.all_reduce import all_reduce
+from headway.latency.engines import engines
+from headway.latency.experts import experts_read, visit_shares
+from headway.latency.gpus import gpus, interconnect, interconnects
+from headway.latency.profiles import read_profile
+
+ROOT = Path(__file__).parents[2]
+DATA = Path(os.environ.get("HEADWAY_SHARED", ROOT.parent / "shared")) / "calibration" / "h200"
+SILICON = DATA.parents[1] / "validation" / "silicon"
+measured = pytest.mark.skipif(not DATA.exists(), reason="the measured steps are not here")
+H200 = read_gpu("h200", "gpu")
+
+
+def benchmark(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def check_errors(errors: list[float], median: float, p90: float) -> None:
+    errors.sort()
+    assert errors[len(errors) // 2] < median
+    assert errors[len(errors) * 9 // 10] < p90
+
+
+# --- accuracy ---------------------------------------------------------------------------------------------------------
+
+
+@measured
+@pytest.mark.parametrize(
+    ("file", "kind", "median", "p90"),
+    [
+        ("steps_moe.csv", lambda name: "zipf" not in name, 0.02, 0.07),
+        ("steps_moe.csv", lambda name: "zipf" in name, 0.04, 0.10),
+        ("steps_fp8.csv", lambda name: "kv8" not in name, 0.03, 0.06),
+        ("steps_fp8.csv", lambda name: "kv8" in name, 0.04, 0.08),
+    ],
+)
+def test_the_shipped_constants_fit_experts_and_fp8(
+    file: str, kind: Callable[[str], bool], median: float, p90: float
+) -> None:
+    constants = read_profile("h200", H200, "gpu").constants
+    steps = [step for name, step in benchmark("fit_hardware").read(DATA / file) if kind(name)]
+    assert len(steps) > 25
+    check_errors([abs(step.error(constants)) for step in steps], median, p90)
+
+
+@pytest.mark.full
+@measured
+@pytest.mark.parametrize(("file", "free"), [("steps_moe.csv", "EXPERTS"), ("steps_fp8.csv", "FP8")])
+def test_experts_and_fp8_that_are_held_out_of_the_fit_are_predicted(file: str, free: str) -> None:
+    script = benchmark("fit_hardware")
+    steps = [step for _, step in script.read(DATA / file)]
+    start = read_profile("h200", H200, "gpu").constants
+    constants = script.fit([step for at, step in enumerate(steps) if at % 3], start, getattr(script, free))
+    check_errors([abs(step.error(constants)) for at, step in enumerate(steps) if not at % 3], 0.03, 0.08)
+
+
+@measured
+def test_the_experts_that_skewed_tokens_visit_are_those_that_were_counted() -> None:
+    with (DATA / "steps_moe.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["routing"] == "zipf1.0"]
+    assert len(rows) > 20
+    for row in rows:
+        count = experts_read(int(row["experts"]), int(row["topk"]), 1.0, int(row["total_tokens"]))
+        assert count == pytest.approx(float(row["experts_hit"]), rel=0.02)
+
+
+@pytest.mark.skipif(not SILICON.exists(), reason="the benchmarks of real engines are not here")
+@pytest.mark.parametrize(
+    ("file", "model", "engine"),
+    [("h200_llama-3.1-70b_fp8_vllm.csv", {"like": "llama-3.1-70b", "dtype_bytes": 1}, "vllm-2025")],
+)
+def test_no_tensor_parallel_size_is_biased_against_a_real_engine(file: str, model: Any, engine: str) -> None:
+    """The engine's host times were fitted to these points, so this shows the trend over TP, not the level."""
+    script = benchmark("silicon")
+    with (SILICON / file).open(encoding="utf-8") as lines:
+        rows = [row for row in csv.DictReader(lines) if row["batch_size"] == "8" and row["isl"] == "1024"]
+    errors = {}
+    for row in rows:
+        tpot = script.simulate(row, "h200", model, {"model": "hardware", "engine": engine})[1]
+        errors[row["tp_size"], row["osl"]] = tpot / float(row["silicon_tpot_ms"]) - 1
+    assert len(errors) == 8
+    assert max(map(abs, errors.values())) < 0.07
+
+
+# --- experts ----------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(2, 256), st.data(), st.floats(0.05, 4))
+@draws(30)
+def test_shares_of_experts_sum_to_the_visits_of_a_token(experts: int, data: st.DataObject, skew: float) -> None:
+    visits = data.draw(st.integers(1, experts))
+    shares = visit_shares(experts, visits, skew)
+    assert sum(shares) == pytest.approx(visits, rel=1e-6)
+    assert all(0 < later <= earlier <= 1 for earlier, later in pairwise(shares))
+    assert experts_read(experts, visits, skew, 1) == pytest.approx(visits, rel=1e-6)
+
+
+def test_skewed_tokens_visit_fewer_experts() -> None:
+    counts = [experts_read(128, 8, skew, 16) for skew in (0.0, 0.5, 1.0, 2.0)]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] == pytest.approx(128 * (1 - (1 - 8 / 128) ** 16))
+    assert experts_read(128, 8, 1e-9, 16) == pytest.approx(counts[0], rel=0.02)
+
+
+def test_a_skew_makes_small_batches_of_a_mixture_faster() -> None:
+    model = read_model("qwen-3-30b-a3b", "model")
+    even, skewed = (build({"model": "hardware", "expert_skew": skew}, model, H200, 1) for skew in (0, 1))
+    assert skewed.run(16, 16_000, ())[0] < 0.9 * even.run(16, 16_000, ())[0]
+    assert skewed.run(1, 1000, ())[0] == pytest.approx(even.run(1, 1000, ())[0], rel=1e-3)
+    with pytest.raises(HeadwayError, match=r"cluster\.latency\.expert_skew: must be at most 4, got 5"):
+        build({"model": "hardware", "expert_skew": 5}, model, H200, 1)
+
+
+# --- all-reduces ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", interconnects().names)
+@pytest.mark.parametrize("tp", [2, 3, 4, 8, 16])
+def test_a_larger_all_reduce_never_takes_less_time(name: str, tp: int) -> None:
+    reduce = all_reduce(interconnects().entries[name], tp)
+    times = [reduce.time_us(size) for size in (1, 1000, 8192, 8193, 10**5, 10**6, 10**7, 10**8, 3 * 10**8, 10**9)]
+    assert times == sorted(times)
+    assert times[0] > 1
+
+
+def test_an_all_reduce_takes_the_measured_time_at_a_measured_size() -> None:
+    reduce = all_reduce(interconnect(H200), 8)
+    assert reduce.measured
+    assert reduce.time_us(8192) == 4.987
+    assert reduce.time_us(1 << 20) == 14.05
+    assert reduce.time_us(3 << 19) == pytest.approx((14.05 + 18.32) / 2)
+
+
+def test_a_number_of_gpus_that_was_not_measured_takes_the_time_of_the_next_larger() -> None:
+    link = interconnect(H200)
+    six, eight, sixteen = (all_reduce(link, tp) for tp in (6, 8, 16))
+    assert six.us == eight.us == sixteen.us
+    assert (six.measured, eight.measured, sixteen.measured) == (False, True, False)
+
+
+def test_cards_on_pcie_pay_more_for_all_reduces() -> None:
+    def share(gpu: str) -> float:
+        alone, split = (headway.latency(gpu, "llama-3.1-8b", tp) for tp in (1, 4))
+        return split.step_ms(prefill=[(2048, 0)]) / alone.step_ms(prefill=[(2048, 0)])
+
+    assert share("h100") < 0.5 < share("rtx-pro-6000") < 1 < share("l40s") < share("rtx-4090")
+
+
+def test_every_link_of_a_card_has_times() -> None:
+    for gpu in gpus().entries.values():
+        for tp in (2, 4, 8):
+            assert all_reduce(interconnect(gpu, tp), tp).time_us(65536) > 0
+
+
+# --- the host ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_engine_adds_a_constant_and_a_part_for_each_sequence() -> None:
+    model = read_model("llama-3.1-8b", "model")
+    host = engines().entries["vllm-0.18"]
+    plain = build({"model": "hardware", "host": "0ms"}, model, H200, 1)
+    served = build({"model": "hardware", "engine": "vllm-0.18"}, model, H200, 1)
+    for decodes, chunks in ((1, ()), (64, ()), (7, ((512, 0), (100, 5)))):
+        extra = served.run(decodes, 1000, chunks)[0] - plain.run(decodes, 1000, chunks)[0]
+        assert extra == host.step_ps + (decodes + len(chunks)) * host.sequence_ps
+    own = build({"model": "hardware", "engine": "vllm-0.18", "host": "1ms", "host_sequence": "1us"}, model, H200, 1)
+    assert own.run(5, 1000, ())[0] - plain.run(5, 1000, ())[0] == 10**9 + 5 * 10**6
+
+
+def test_an_engine_that_rounds_in_kernels_of_their_own_pays_for_each_layer() -> None:
+    host = engines().entries["vllm-2025"]
+    for size, layers in ((2, 0), (1, 32)):
+        model = read_model({"like": "llama-3.1-8b", "dtype_bytes": size}, "model")
+        plain = build({"model": "hardware", "host": "0ms"}, model, H200, 1)
+        served = build({"model": "hardware", "engine": "vllm-2025"}, model, H200, 1)
+        extra = served.run(3, 1000, ())[0] - plain.run(3, 1000, ())[0]
+        assert extra == host.step_ps + 3 * host.sequence_ps + layers * host.quantise_ps
+
+
+def test_an_unknown_engine_is_an_error_that_names_the_known_ones() -> None:
+    with pytest.raises(HeadwayError, match=r"latency\.engine: no engine in the table is called 'vllm-9'.*'host'"):
+        build({"model": "hardware", "engine": "vllm-9"}, read_model("llama-3.1-8b", "model"), H200, 1)
