@@ -115,6 +115,25 @@ def draw_table(draws: Draws) -> list[Json]:
     return decode + prefill
 
 
+TOY_EXPERTS = {**TOY, "experts": 8, "experts_per_token": 2, "expert_intermediate": 32, "dense_layers": 1}
+
+
+def draw_priced(draws: Draws) -> Json:
+    """The keys of `cluster` that decide step times, for the model `hardware` with experts, 8 bits or several GPUs."""
+    size, kv_size = pick(draws, 2, 1, 0.53125), pick(draws, 2, 1)
+    model = {**pick(draws, TOY, TOY_EXPERTS), "dtype_bytes": size, "kv_dtype_bytes": kv_size}
+    keys = {"model": "hardware", "engine": pick(draws, "auto", "vllm-0.18", "vllm-2025")}
+    keys["expert_skew"] = pick(draws, 0, 0.5, 1)
+    if pick(draws, True, False):
+        keys["host_sequence"] = pick(draws, "0s", "7us", "1ms")
+    return {
+        "model": model,
+        "gpu": pick(draws, "h200", "l40s", "rtx-4090"),
+        "tp": pick(draws, 1, 2, 3, 4),
+        "latency": keys,
+    }
+
+
 def draw_even_latency(draws: Draws) -> Json:
     """Steps of whole milliseconds, whatever is in them."""
     if pick(draws, True, False):

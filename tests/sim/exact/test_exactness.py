@@ -17,9 +17,20 @@ import control_draws
 import exact_runs
 import headway
 import session_plans
-from draw_sources import fresh_numbers
+from draw_sources import Scattered, fresh_numbers
 from drawn_policies import Hearing
-from drawn_scenarios import BELIEVING, FAMILIES, LOOKING, PLAIN, ROUTESIM, SCHEDULERS, scattered, searched, write_trace
+from drawn_scenarios import (
+    BELIEVING,
+    FAMILIES,
+    LOOKING,
+    PLAIN,
+    ROUTESIM,
+    SCHEDULERS,
+    draw_priced,
+    scattered,
+    searched,
+    write_trace,
+)
 from drawn_traits import COMMON, demand, traits
 from exact_runs import MODES, check, most_in_flight, run
 from headway import ClusterView, Request, Route
@@ -97,6 +108,30 @@ def test_hypothesis_does_not_falsify_that_they_give_the_same_bytes(family: str, 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_leaping_walking_and_cutting_give_the_same_bytes_on_fresh_scenarios(family: str, tmp_path: Path) -> None:
     demand(family, check_scattered(family, fresh_numbers(LONG), tmp_path))
+
+
+def check_priced(chosen: Iterable[int], folder: Path) -> None:
+    families = [name for name in FAMILIES if name != "reporting"]
+    for number in chosen:
+        scenario = scattered(families[number % len(families)], number, folder)
+        if "models" in scenario["workload"]:  # it names the models that the cluster serves
+            continue
+        scenario["cluster"] |= draw_priced(Scattered(number))
+        try:
+            check(scenario, watching=False)
+        except Exception as error:
+            error.add_note(f"priced {number}: {scenario!r}")
+            raise
+
+
+def test_experts_8_bits_and_several_gpus_give_the_same_bytes(tmp_path: Path) -> None:
+    check_priced(range(QUICK), tmp_path)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("part", range(3))
+def test_experts_8_bits_and_several_gpus_give_the_same_bytes_on_many_scenarios(part: int, tmp_path: Path) -> None:
+    check_priced(range(QUICK + part * 120, QUICK + part * 120 + 120), tmp_path)
 
 
 @pytest.mark.parametrize("stage", control_draws.STAGES)
