@@ -107,6 +107,19 @@ def test_no_tensor_parallel_size_is_biased_against_a_real_engine(file: str, mode
     assert max(map(abs, errors.values())) < 0.07
 
 
+def test_a_card_without_fp8_gains_from_fp8_weights_only_where_it_reads() -> None:
+    def gain(gpu: str, **step: Any) -> float:
+        full, small = (
+            headway.latency(gpu, {"like": "llama-3.1-8b", "dtype_bytes": size, "kv_dtype_bytes": 2}) for size in (2, 1)
+        )
+        return full.step_ms(**step) / small.step_ms(**step)
+
+    for gpu in ("a100-80gb", "a10g"):
+        assert gain(gpu, prefill=[(8192, 0)]) == pytest.approx(1, abs=0.01)
+        assert gain(gpu, decode=[1000]) > 1.5
+    assert gain("l40s", prefill=[(8192, 0)]) > 1.4
+
+
 # --- experts ----------------------------------------------------------------------------------------------------------
 
 

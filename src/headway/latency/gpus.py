@@ -82,6 +82,7 @@ class Gpu(Struct, frozen=True):
         LINK_NAME,
         Doc("link to the other GPUs of the node", default=UNKNOWN_LINK),
     ] = None
+    fp8: Annotated[bool, "whether the card computes in FP8; if not, FP8 weights save memory traffic alone"] = True
     approximate: Annotated[tuple[str, ...], "keys whose values are not from a spec sheet"] = ()
 
 

@@ -103,6 +103,8 @@ def spec_sheet(gpu: Gpu) -> Profile:
         for key, value in asdict(known.constants).items()
         if key.endswith(("_tb_s", "_tflops"))
     }
+    if not gpu.fp8:
+        rates |= {"fp8_speedup": 1.0, "fp8_us": 0.0, "fp8_bytes": 0.0}
     return replace(
         known,
         name=gpu.name,
