@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 import headway
 
-# A post of llm-d (2025-09-24): Qwen3-32B on 8 x 2 H100, 150 groups with a shared prompt of 6,000 tokens and questions of
-# 1,200 tokens. Its round robin saturates at 18 requests/s and delivers 4,429 output tokens/s, so an answer has about 250
-# tokens on average, although the benchmark allows more.
+# A post of llm-d (2025-09-24): Qwen3-32B on 8 x 2 H100, 150 groups with a shared prompt of 6,000 tokens and questions
+# of 1,200 tokens. Its round robin saturates at 18 requests/s and delivers 4,429 output tokens/s, so an answer has about
+# 250 tokens on average, although the benchmark allows more.
 ANSWER = 250
 KNEE = 18
 
