@@ -128,7 +128,10 @@ def read_model(data: object, where: str) -> ModelShape:
     """
     if isinstance(data, str):
         if data.endswith(".json"):
-            return _shape(section.read(ModelFigures, read_config(data, where), where), where)
+            published = read_config(data, where)
+            shape = _shape(section.read(ModelFigures, published.keys, where), where)
+            published.check(shape.weight_bytes)
+            return shape
         return models().find(data, "model", where)
     if not isinstance(data, dict):
         raise HeadwayError(f"{where}: expected the name of a model or a mapping of its keys, got {shown(data)}.")
