@@ -59,10 +59,13 @@ def note_idle_autoscaler(scenario: Scenario, compared: bool = False) -> str | No
 
 
 def note_unmeasured(scenario: Scenario) -> str | None:
-    """Return a note that names the step times for which the latency model has no measurements. If all step times were
-    measured or come from the user, return None."""
+    """Return a note that names the step times for which the latency model has no measurements, and what Headway does
+    not model of the cluster's models. If all step times were measured or come from the user, return None."""
     notes: dict[str, None] = {}
     for pool in scenario.cluster.scaling_pools().values():
+        shape = pool.shape()
+        if shape.note:
+            notes[shape.note] = None
         doubts = getattr(pool.latency_model(), "doubts", None)
         sentence = None if doubts is None else doubts(pool.max_batch_tokens, pool.max_batch_size)
         if sentence is not None:

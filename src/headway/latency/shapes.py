@@ -44,6 +44,7 @@ class ModelShape(Struct, frozen=True):
     expert_size: Fraction = Fraction(2)  # bytes per weight of the routed experts
     head_size: Fraction = Fraction(2)  # bytes per weight of the embeddings and of the matrix to the vocabulary
     activation_size: Fraction = Fraction(2)  # bytes per number with which matmuls of quantised weights compute
+    note: str = ""  # what Headway does not model of this model; runs print it
 
 
 WIDTH: Final = Form.of(Literal[0], COUNT)
@@ -104,6 +105,7 @@ class ModelFigures(Struct):
         Size | None,
         Doc("bytes per number with which quantised matmuls compute", default="1 if `dtype_bytes` is 1, else 2"),
     ] = None
+    note: Annotated[str | None, Doc("what to print with each run of this model", default="none")] = None
     name: Annotated[str, "name in reports"] = "custom"
 
 
@@ -126,7 +128,10 @@ def read_model(data: object, where: str) -> ModelShape:
     """
     if isinstance(data, str):
         if data.endswith(".json"):
-            return _shape(section.read(ModelFigures, read_config(data, where), where), where)
+            published = read_config(data, where)
+            shape = _shape(section.read(ModelFigures, published.keys, where), where)
+            published.check(shape.weight_bytes)
+            return shape
         return models().find(data, "model", where)
     if not isinstance(data, dict):
         raise HeadwayError(f"{where}: expected the name of a model or a mapping of its keys, got {shown(data)}.")
@@ -167,6 +172,7 @@ def _shape(figures: ModelFigures, where: str) -> ModelShape:
         expert_size=figures.expert_dtype_bytes or size,
         head_size=figures.head_dtype_bytes or max(size, Fraction(2)),
         activation_size=figures.activation_bytes or Fraction(1 if size == 1 else 2),
+        note=figures.note or "",
         **_widths(figures, where, active, attended),
     )
     if any(getattr(figures, key) for key in PARTS):
