@@ -25,6 +25,7 @@ ORDER: Final = 9
 YIELDS_TO: Final = (
     "slow_instance",
     "hot_prefix",
+    "herding",
     "shadow_divergence",
     "slow_start",
     "scale_oscillation",

@@ -122,7 +122,7 @@ def _finding(run: Observed, session: str, blame: dict[int, float]) -> Finding:
     first, largest = requests.prompt_tokens[turns[0]], max(requests.prompt_tokens[row] for row in turns)
     explains = run.loss.claim(blame)
     at, until = run.loss.main_period(blame)
-    count = round(run.loss.late_count * len(blame) / len(run.loss.late))
+    count = run.loss.count(len(blame))
     tenant = run.tenants[requests.tenant[turns[0]]]
     return Finding(
         kind=KIND,
