@@ -30,6 +30,7 @@ YIELDS_TO: Final = (
     "slow_start",
     "scale_oscillation",
     "black_hole",
+    "runaway_session",
 )
 SLICES: Final = 200
 SLICE_PS: Final = PS_PER_SECOND
