@@ -129,6 +129,31 @@ def test_a_decision_has_the_past_that_the_policy_saw(name: str, flow: str) -> No
     assert max(each.router_state.queued for each in decisions if each.router_state) > 0 or flow == "none"
 
 
+class HitRates:
+    """Routes to the fewest requests in flight, and records the hit rates."""
+
+    reported = ("hit_rate",)
+
+    def __init__(self) -> None:
+        self.seen: list[list[float]] = []
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        self.seen.append([view.hit_rate for view in cluster.instances])
+        return Route(min(cluster.instances, key=lambda view: view.inflight).id)
+
+
+def test_a_decision_has_the_hit_rates_even_if_no_policy_reads_them() -> None:
+    policy = HitRates()
+    workload = {"requests": 500, "rate": "40/s", "prompt_tokens": 800, "prefix": {"groups": 20, "tokens": 512}}
+    cluster = {"instances": 4, "kv": {"gpu_blocks": 2500}}
+    settings = {"workload": workload, "cluster": cluster, "signals": {"poll_interval": "0s"}}
+    headway.simulate(settings, routing=policy)
+    decisions = headway.simulate(settings, routing="least-loaded", trace="decisions").decisions
+    assert decisions is not None
+    assert [each.hit_rate for each in decisions] == policy.seen
+    assert len({rate for rates in policy.seen for rate in rates}) > 100
+
+
 @pytest.mark.parametrize(("name", "routing"), grid(list(CLUSTERS), ["weighted", "round-robin", "lmetric"]))
 def test_how_much_is_traced_changes_neither_requests_nor_summary(name: str, routing: str) -> None:
     runs = [

@@ -10,6 +10,7 @@ from findings_made import kinds, of_kind, request, result, seen
 from recorders import SECOND
 
 import headway
+from headway.results import loss
 from headway.results.findings import black_hole, hot_prefix, retry_storm, slow_instance, slow_start
 from headway.results.recorder import ScaleRecord, StateChange
 from headway.results.records import Blame
@@ -61,6 +62,25 @@ def test_slowness_is_the_time_per_token_at_the_same_load() -> None:
     (finding,) = slow_instance.find(seen(rows, instances=2, scenario={"slo": {"e2e": "2s"}}))
     assert finding.instances == [1] and finding.explains == 0.96  # all but the first two that are late
     assert finding.evidence["slowness"] == pytest.approx(3, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("prefill_s", "decode_s", "not_work"),
+    [(0.05, 2.4, {"preempted_ps": round(1.6 * SECOND), "preemptions": 1}), (2.4, 0.05, {"loaded_tokens": 50})],
+)
+def test_time_after_preemptions_or_loads_is_not_slowness(prefill_s: float, decode_s: float, not_work: Json) -> None:
+    def run(more: Json) -> Any:
+        rows = []
+        for k in range(200):
+            begin, slow = k * 0.05, k % 4 == 3
+            prefill, decode = (prefill_s, decode_s) if slow else (0.05, 0.8)
+            times = {"start": begin, "first": begin + prefill, "end": begin + prefill + decode}
+            rows.append(request(begin, **times, instance=int(slow), prompt_tokens=100, output_tokens=9))
+            rows[-1] |= more if slow else {}
+        return seen(rows, instances=2, scenario={"slo": {"e2e": "2s"}})
+
+    assert slow_instance.find(run({}))
+    assert not slow_instance.find(run(not_work))
 
 
 # --- hot prefixes ----------------------------------------------------------------------------------------------------
@@ -136,6 +156,12 @@ def test_requests_that_are_late_while_a_replica_loads_make_a_slow_start() -> Non
     (finding,) = slow_start.find(starting(5, late=True))
     assert finding.count == 50 and finding.explains == 1.0
     assert finding.evidence["longest_s"] == 5 and finding.resource == "replicas"
+
+
+def test_late_requests_are_counted_although_only_some_are_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss, "MOST", 25)
+    (finding,) = slow_start.find(starting(5, late=True))
+    assert finding.count == finding.evidence["late"] == 50
 
 
 def test_a_replica_that_serves_soon_or_without_late_requests_makes_none() -> None:

@@ -55,13 +55,13 @@ def test_the_figures_of_a_herd_are_exact() -> None:
     (finding,) = herding.find(seen(rows, instances=2))
     # With two peers and 20 decisions a herd has 12, and the first four find fewer than four there.
     assert finding.evidence == {
-        "herds": 1, "late_decisions": 16, "decisions": 20, "limit": 12, "longest": 16, "longest_from_s": 0.4,
-        "longest_until_s": 1.9, "longest_had": 19, "longest_fewest": 0, "of_this_kind": 1,
+        "herds": 1, "late_decisions": 16, "decisions": 20, "limit": 12, "targets": 1, "longest": 16,
+        "longest_from_s": 0.4, "longest_until_s": 1.9, "longest_had": 19, "longest_fewest": 0, "of_this_kind": 1,
     }  # fmt: skip
     assert (finding.at_ps, finding.until_ps, finding.instances) == (4 * SECOND // 10, 19 * SECOND // 10, [1])
     assert finding.title == (
         "1 herd of at least 12 requests went to one instance although another had at least 4 fewer; the longest sent "
-        "16 requests to i1 from 0.4 s to 1.9 s, which then had 19 while another had 0."
+        "16 requests to i1 from 0.4 s to 1.9 s, the last one to an instance that had 19 while another had 0."
     )
 
 
@@ -71,6 +71,33 @@ def test_a_herd_ends_where_a_second_passes_or_another_is_chosen() -> None:
     rows = herd(20)
     for place in (7, 15):
         rows[place]["instance"] = 0
+    assert herding.find(seen(rows, instances=2)) == []
+
+
+def test_a_herd_may_alternate_between_half_of_the_instances() -> None:
+    rows = [row | {"instance": place % 2} for place, row in enumerate(herd(40))]
+    assert herding.by_chance(4, 40, 2) == 15  # 2¹⁵ is the first power above 100 · 40 · 6
+    (finding,) = herding.find(seen(rows, instances=4))
+    assert (finding.evidence["limit"], finding.evidence["targets"], finding.count) == (15, 2, 32)
+    assert finding.title == (
+        "1 herd of at least 15 requests went to at most 2 of 4 instances although another had at least 4 fewer; the "
+        "longest sent 32 requests to i0 and i1 from 0.8 s to 3.9 s, the last one to an instance that had 19 while "
+        "another had 0."
+    )
+    assert herding.find(seen(rows, instances=3)) == []  # half of three instances is one
+
+
+def test_routers_with_stale_reports_make_herds_together() -> None:
+    stale = FOUR | {"signals": {"poll_interval": "3s", "effective_load": "snapshot"}, "routers": 4}
+    scorers = {"name": "weighted", "scorers": {"queue-depth": 1}}
+    run = headway.simulate(stale | {"cluster": {"instances": 8}, "policies": {"routing": scorers}})
+    (finding,) = of_kind(run, "herding")
+    assert finding.evidence["targets"] > 1
+
+
+def test_a_session_that_returns_to_its_instance_makes_no_herd() -> None:
+    sessions = [{"session": f"s{place % 5}", "turn": 1} for place in range(20)]
+    rows = [row | more for row, more in zip(herd(20), sessions, strict=True)]
     assert herding.find(seen(rows, instances=2)) == []
 
 

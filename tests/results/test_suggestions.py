@@ -151,3 +151,11 @@ def test_following_the_first_suggestion_improves_its_figure(name: str) -> None:
     assert case.suggestion is not None and case.improved
     text = effects([case])
     assert case.suggestion.text in text and text.endswith("Improved: 1 of 1 figures (100%).")
+
+
+def test_a_cluster_without_a_prefix_cache_is_told_to_cache_before_it_is_told_to_route_by_prefix() -> None:
+    scenario = named("runaway-session").build("medium")
+    scenario["cluster"]["kv"]["prefix_caching"] = False
+    suggestions = [each for finding in headway.simulate(scenario).findings() for each in finding.suggestions]
+    assert "lmetric" not in str([each.change for each in suggestions])
+    assert any(each.change == {"cluster.kv.prefix_caching": True} for each in suggestions)

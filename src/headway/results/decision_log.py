@@ -198,7 +198,9 @@ class DecisionLog:
             self.past = RouterPast(self.requests, self.request, self.queues)
         past, now_ps = self.past, self.at_ps[place]
         router, tenant = past.states(place, self.request[place], now_ps)
-        recent = {name: past.recent(name, candidates, now_ps) for name in ("recent_ttft", "recent_tpot")}
+        recent: Json = {name: past.recent(name, candidates, now_ps) for name in ("recent_ttft", "recent_tpot")}
+        if "hit_rate" not in self.signals:  # no policy reads it, so the run does not maintain it
+            recent["hit_rate"] = past.hit_rates(candidates, now_ps)
         return {"router_state": router, "tenant": tenant, **recent}
 
     def _card(self, place: int, count: int) -> tuple[dict[str, list[float | None]], list[float | None]]:

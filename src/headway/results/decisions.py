@@ -81,8 +81,9 @@ class Decision(Struct, frozen=True):
     prefix: str = ""  # key of the first run of the prompt's tokens, in hex: equal keys mean equal beginnings
     router_state: RouterState | None = None
     tenant: TenantState | None = None
-    # Further signals of the candidates. `tier_used` and `hit_rate` are empty if no policy of the run declares them. The
-    # recent latencies are in seconds, and None for a candidate without any in the last 10 s.
+    # Further signals of the candidates. `tier_used` is empty if no policy of the run declares it. If no policy declares
+    # `hit_rate`, it is computed from the requests. The recent latencies are in seconds, and None for a candidate that
+    # has none in the last 10 s.
     tier_used: list[dict[str, int]] = []
     hit_rate: list[float] = []
     recent_ttft: list[float | None] = []

@@ -92,6 +92,10 @@ class Loss:
         explained = sum(min(1.0, fraction) for row, fraction in fractions.items() if row in self._shares)
         return explained / len(self.late) if self.late else 0.0
 
+    def count(self, examined: int) -> int:
+        """Return the number of late requests of which this many were examined."""
+        return round(self.late_count * examined / len(self.late)) if self.late else 0
+
     def within(self, at_ps: int, until_ps: int) -> list[int]:
         """Return the late requests that arrived in a period."""
         arrivals = self._requests.arrival_ps

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Final
 
 from msgspec import Struct
 
@@ -17,6 +18,8 @@ from headway.results.table import Table
 from headway.types import NEVER, PS_PER_SECOND
 from headway.views.cluster import SHORT_PS, is_burst
 from headway.views.window import WINDOW_PS
+
+HIT_REQUESTS: Final = 100  # number of requests that the hit rate covers, as the signal `hit_rate` defines it
 
 
 class RouterState(Struct, frozen=True, gc=False):
@@ -67,6 +70,36 @@ class RecentSum(Struct, eq=False, gc=False):
         self.since = max(times[end - 1], times[begin - 1] + WINDOW_PS)
         self.until = min(times[end], times[begin] + WINDOW_PS)
         return self
+
+
+class RecentHits(Struct, eq=False, gc=False):
+    """The requests that started at an instance: sorted times, and the sums of cached and of all prompt tokens up to
+    each of them. `share` is valid after `since`, up to and including `until`."""
+
+    times: list[int]
+    cached: list[int]
+    tokens: list[int]
+    since: int = 0
+    until: int = 0
+    share: float = 0.0
+
+    @classmethod
+    def of(cls, starts: list[tuple[int, int, int]]) -> RecentHits:
+        starts.sort()
+        cached, tokens = (list(accumulate((each[place] for each in starts), initial=0)) for place in (1, 2))
+        return cls([at for at, *_ in starts], cached, tokens)
+
+    def look(self, now_ps: int) -> float:
+        """Return the fraction of prompt tokens that the last requests before now found cached. Requests that start now
+        do so after the decision."""
+        if not self.since < now_ps <= self.until:
+            end = bisect_left(self.times, now_ps)
+            begin = max(0, end - HIT_REQUESTS)
+            self.since = self.times[end - 1] if end else -NEVER
+            self.until = self.times[end] if end < len(self.times) else NEVER
+            tokens = self.tokens[end] - self.tokens[begin]
+            self.share = (self.cached[end] - self.cached[begin]) / tokens if tokens else 0.0
+        return self.share
 
 
 class Arrivals(Struct):
@@ -130,6 +163,12 @@ class RouterPast:
         self.output = RecentSum.of(ends)
         self.ttft = {index: RecentSum.of(amounts) for index, amounts in firsts.items()}
         self.tpot = {index: RecentSum.of(amounts) for index, amounts in steps.items()}
+        starts: dict[int, list[tuple[int, int, int]]] = {}
+        started_at = ("instance", "prefill_instance", "started_ps", "cached_tokens", "prompt_tokens")
+        for at, prefill, started, cached, tokens in zip(*map(requests.column, started_at), strict=True):
+            if started >= 0:
+                starts.setdefault(at if prefill < 0 else prefill, []).append((started, cached, tokens))
+        self.hits = {index: RecentHits.of(each) for index, each in starts.items()}
 
     def states(self, place: int, row: int, now_ps: int) -> tuple[RouterState, TenantState]:
         """Return the state of the routers and of the request's tenant at a decision."""
@@ -178,3 +217,12 @@ class RouterPast:
             else:
                 means.append(recent.look(now_ps).mean_s)
         return means
+
+    def hit_rates(self, candidates: Sequence[int], now_ps: int) -> list[float]:
+        """Return the fraction of prompt tokens found cached at each candidate, by the requests that started last. A
+        request counts at the instance that computed its prompt at last. If no request started, the list
+        is empty."""
+        if not self.hits:
+            return []
+        hits = [self.hits.get(index) for index in candidates]
+        return [each.look(now_ps) if each is not None else 0.0 for each in hits]

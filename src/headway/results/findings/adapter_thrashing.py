@@ -119,7 +119,7 @@ def _finding(run: Observed, thrashing: Mapping[int, int], claims: Mapping[int, f
     loads = sum(instances[index]["adapter_loads"] for index in thrashing)
     slots = run.engine(busiest(where)[0])["adapters"]["slots"]
     used = len({name for name in names_of(run) if name})
-    count = round(run.loss.late_count * len(claims) / len(run.loss.late))
+    count = run.loss.count(len(claims))
     at, until = run.loss.main_period(claims)
     time = sum(instances[index]["adapter_loads"] * load for index, load in thrashing.items())
     return Finding(

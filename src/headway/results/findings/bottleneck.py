@@ -112,7 +112,7 @@ def _finding(run: Observed, resource: str, rows: Mapping[int, float]) -> Finding
     for row, share in rows.items():
         if (instance := _instance(run, row, resource)) >= 0:
             where[instance] += share
-    count = round(run.loss.late_count * len(rows) / len(run.loss.late))
+    count = run.loss.count(len(rows))
     at, until = run.loss.main_period(rows)
     stays = until >= run.requests.arrival_ps[len(run.requests) - 1]
     when = f"since {moment(at)}" if stays else span(at, until)

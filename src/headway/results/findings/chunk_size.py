@@ -188,7 +188,7 @@ def _finding(run: Observed, kind: str, claims: Mapping[int, float], better: Mapp
         where[run.home(row)] = where.get(run.home(row), 0.0) + claim
     first = busiest(where)[0]
     budget = run.engine(first)["max_batch_tokens"]
-    count = round(run.loss.late_count * len(claims) / len(run.loss.late))
+    count = run.loss.count(len(claims))
     at, until = run.loss.main_period(claims)
     effect = (
         "prompts take many steps, whose fixed time dominates"

@@ -140,7 +140,7 @@ def _finding(
     found = _hits(run, cold)
     first = min(starts[instance] for instance in where)
     until = max(requests.started_ps[row] for row in cold)
-    count = round(run.loss.late_count * len(claims) / len(run.loss.late))
+    count = run.loss.count(len(claims))
     total = sum(weights.values())
     return Finding(
         kind=KIND,

@@ -25,10 +25,12 @@ ORDER: Final = 9
 YIELDS_TO: Final = (
     "slow_instance",
     "hot_prefix",
+    "herding",
     "shadow_divergence",
     "slow_start",
     "scale_oscillation",
     "black_hole",
+    "runaway_session",
 )
 SLICES: Final = 200
 SLICE_PS: Final = PS_PER_SECOND

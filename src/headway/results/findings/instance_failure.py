@@ -131,7 +131,7 @@ def _finding(
     first, total = outages[0], sum(blame.values())
     names = busiest(blame)
     lost = sum(1 for row in claims if run.requests.retries[row] or run.loss.of(row, ("failed",)) > 0)
-    count = round(run.loss.late_count * len(claims) / len(run.loss.late))
+    count = run.loss.count(len(claims))
     stays = first.end >= run.ended_ps
     when = f"at {moment(first.begin)}" + ("" if stays else f" for {moment(first.end - first.begin)}")
     more = "" if len(outages) == 1 else f", the first of {many(len(outages), 'failure')}"

@@ -99,7 +99,7 @@ def _finding(run: Observed, tenant: int, blame: dict[int, float], share: float) 
     sent = sum(1 for row in range(run.warmup, len(requests)) if requests.tenant[row] == tenant)
     counted = len(requests) - run.warmup
     others = sum(1 for row in blame if requests.tenant[row] != tenant)
-    count = round(run.loss.late_count * others / len(run.loss.late))
+    count = run.loss.count(others)
     return Finding(
         kind=KIND,
         at_ps=at,

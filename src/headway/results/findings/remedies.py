@@ -197,6 +197,11 @@ def reads_prefixes(run: Observed) -> bool:
     return any("prefix_index" in entry.exact for entry in registry.entries(ROUTING, name_of(run, ROUTING)))
 
 
+def caches_prefixes(run: Observed) -> bool:
+    """Return whether the instances reuse cached blocks of equal prefixes."""
+    return _setting(run.scenario, "cluster.kv.prefix_caching") is not False
+
+
 def _written(run: Observed, name: str) -> bool:
     """Return whether the routing policy is written in the policy language, and reads this signal."""
     routing = policy(run, ROUTING)
@@ -410,9 +415,9 @@ def balance(run: Observed, figure: str = "") -> Iterator[Suggestion]:
 
 
 def lmetric(run: Observed, figure: str = "") -> Iterator[Suggestion]:
-    """Suggest the routing policy that weighs the load against the cached prefix."""
+    """Suggest the routing policy that weighs the load against the cached prefix, if instances cache prefixes."""
     tokens = _setting(run.scenario, "cluster.kv.block_tokens")
-    if not isinstance(tokens, int) or name_of(run, ROUTING) == "lmetric":
+    if not isinstance(tokens, int) or name_of(run, ROUTING) == "lmetric" or not caches_prefixes(run):
         return
     spec = {"name": "lmetric", "block_tokens": tokens, "lru_blocks": "auto"}
     text = "Routing: use lmetric, which weighs the cached prefix against the load."
@@ -420,7 +425,12 @@ def lmetric(run: Observed, figure: str = "") -> Iterator[Suggestion]:
 
 
 def cached_prefixes(run: Observed, figure: str = "") -> Iterator[Suggestion]:
-    """Suggest routing that considers the cached prefix, or more of it."""
+    """Suggest routing that considers the cached prefix, or more of it. Without a cache of prefixes, suggest the
+    cache."""
+    if not caches_prefixes(run):
+        text = "Engine: reuse cached blocks of equal prefixes (cluster.kv.prefix_caching)."
+        yield Suggestion(ENGINE, {"cluster.kv.prefix_caching": True}, figure or aim(run), text)
+        return
     routing = policy(run, ROUTING)
     if not reads_prefixes(run):
         yield from lmetric(run, figure)

@@ -16,7 +16,15 @@ from typing import Final, cast
 
 from headway.results.findings.bottleneck import main_resource
 from headway.results.findings.observed import CAUSE, Observed, examples, many, moment, percent, worst
-from headway.results.findings.remedies import fair_queue, limit_tenant, lmetric, more_replicas, reads_prefixes, use
+from headway.results.findings.remedies import (
+    cached_prefixes,
+    caches_prefixes,
+    fair_queue,
+    limit_tenant,
+    more_replicas,
+    reads_prefixes,
+    use,
+)
 from headway.results.occupancy import WAITED_FOR, Occupancy
 from headway.results.records import SCHEDULER, Blame, Finding, Suggestion
 
@@ -38,8 +46,8 @@ def find(run: Observed) -> list[Finding]:
 
 
 def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
-    if not reads_prefixes(run):  # each turn repeats the context, which another instance has cached
-        yield from lmetric(run)
+    if not (reads_prefixes(run) and caches_prefixes(run)):  # each turn repeats the context, which is or can be cached
+        yield from cached_prefixes(run)
     yield from use(run, SCHEDULER, "shortest-prefill", ", which starts short prompts before those of the session")
     yield from limit_tenant(run, finding.evidence["tenant"])
     yield from fair_queue(run)
@@ -122,7 +130,7 @@ def _finding(run: Observed, session: str, blame: dict[int, float]) -> Finding:
     first, largest = requests.prompt_tokens[turns[0]], max(requests.prompt_tokens[row] for row in turns)
     explains = run.loss.claim(blame)
     at, until = run.loss.main_period(blame)
-    count = round(run.loss.late_count * len(blame) / len(run.loss.late))
+    count = run.loss.count(len(blame))
     tenant = run.tenants[requests.tenant[turns[0]]]
     return Finding(
         kind=KIND,

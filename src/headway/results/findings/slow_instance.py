@@ -3,7 +3,8 @@
 The run is divided into `SLICES` equal slices of at least `SLICE_PS`. Three kinds of work are compared: the prompt
 tokens and the prompts that an instance computes, and the output tokens. For each slice, instance and kind, n is the
 mean number of requests in the phase of this work (prefill or decode), and w the work; the work of a request is spread
-evenly over its phase. With n' and w', the means of the peers that were open, the slowness is n/w divided by n'/w', and
+evenly over its phase. Time after a preemption does not count, nor does the prefill of requests that load blocks from a
+tier below the GPU. With n' and w', the means of the peers that were open, the slowness is n/w divided by n'/w', and
 also divided by n/n' if n is larger: more requests at once take longer each, but do not make an instance compute less.
 The lowest of the slownesses counts, because an instance that only has other work, such as longer or uncached prompts,
 is not slow in every kind. An instance is slow in a slice if its slowness is at least `FACTOR`, with n at least `LEAST`.
@@ -124,14 +125,16 @@ def _series(run: Observed, instance: int, grid: Grid) -> list[tuple[list[float],
     stays = run.stays[instance]
     for row, begin, end in zip(stays.rows, stays.begin_ps, stays.end_ps, strict=True):
         handed, first = requests.handed_ps[row], requests.first_token_ps[row]
-        if (handed < 0 or handed > begin) and requests.started_ps[row] >= 0:
-            since, until = left[row] + requests.loading_ps[row], first if handed < 0 <= first else end
+        # A request that loads blocks may wait for room after the load, so the time of its prefill is not known.
+        if (handed < 0 or handed > begin) and requests.started_ps[row] >= 0 and not requests.loaded_tokens[row]:
+            since, until = left[row], first if handed < 0 <= first else end
             _spread(prefills, grid, since, until, (until - since) / grid.step_ps)
             _spread(prompt_tokens, grid, since, until, requests.prompt_tokens[row] - requests.cached_tokens[row])
             _spread(prompts, grid, since, until, 1)
         if first >= 0 and requests.prefill_instance[row] != instance:
             since = max(first, requests.transferred_ps[row], begin)
-            _spread(decodes, grid, since, end, (end - since) / grid.step_ps)
+            decoding = max(0, end - since - requests.preempted_ps[row])
+            _spread(decodes, grid, since, end, decoding / grid.step_ps)
             _spread(outputs, grid, since, end, requests.output_tokens[row])
     pairs = ((prefills, prompt_tokens), (prefills, prompts), (decodes, outputs))
     return [(here[: grid.bins], work[: grid.bins]) for here, work in pairs]

@@ -86,6 +86,7 @@ def _finding(run: Observed, pool: str, episodes: list[Episode]) -> Finding | Non
     worst_one = max(
         episodes, key=lambda each: sum(each.begin_ps <= run.requests.arrival_ps[row] < each.end_ps for row in late)
     )
+    count = run.loss.count(len(late))
     replicas = sum(each.replicas for each in episodes)
     longest = max(each.longest_ps for each in episodes)
     return Finding(
@@ -93,9 +94,9 @@ def _finding(run: Observed, pool: str, episodes: list[Episode]) -> Finding | Non
         at_ps=periods[0][0],
         until_ps=min(periods[-1][1], run.ended_ps),
         severity=explains * run.loss.late_share,
-        count=len(late),
+        count=count,
         title=(
-            f"{many(len(late), 'late request')} arrived or waited while {many(replicas, 'replica')} of pool {pool} "
+            f"{many(count, 'late request')} arrived or waited while {many(replicas, 'replica')} of pool {pool} "
             f"started, which took up to {duration(longest)} each; most of them "
             f"{span(worst_one.begin_ps, worst_one.end_ps)}. This explains {percent(explains)} of the loss."
         ),
@@ -104,7 +105,7 @@ def _finding(run: Observed, pool: str, episodes: list[Episode]) -> Finding | Non
             "pool": pool,
             "replicas": replicas,
             "longest_s": seconds(longest),
-            "late": len(late),
+            "late": count,
             "excess": excess,
         },
         explains=explains,

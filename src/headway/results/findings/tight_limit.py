@@ -154,9 +154,8 @@ def _finding(run: Observed, claims: dict[int, float], explains: float) -> Findin
     stages = Counter(_stage(run, row) for row in claims)
     stage = stages.most_common(1)[0][0]
     policy = _limits(run.scenario).get(stage, "")
-    scale = run.loss.late_count / len(run.loss.late)
-    count = round(scale * len(claims))
-    rejected = round(scale * sum(1 for row in claims if run.loss.of(row, ("rejected",)) > 0))
+    count = run.loss.count(len(claims))
+    rejected = run.loss.count(sum(1 for row in claims if run.loss.of(row, ("rejected",)) > 0))
     at, until = run.loss.main_period(claims)
     return Finding(
         kind=KIND,

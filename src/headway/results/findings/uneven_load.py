@@ -100,7 +100,7 @@ def _mean(run: Observed, row: int, grid: Grid, rates: Sequence[float]) -> float:
 def _finding(run: Observed, claims: dict[int, float], where: dict[int, float], explains: float) -> Finding:
     total = sum(where.values())
     at, until = run.loss.main_period(claims)
-    count = round(run.loss.late_count * len(claims) / len(run.loss.late))
+    count = run.loss.count(len(claims))
     return Finding(
         kind=KIND,
         at_ps=at,
