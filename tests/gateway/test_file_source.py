@@ -178,6 +178,21 @@ def test_a_reload_of_a_wrong_file_keeps_every_setting(tmp_path: Path, caplog: py
     play(tmp_path, act)
 
 
+def test_each_reload_of_a_wrong_file_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def act(scene: Scene) -> None:
+        scene.write(FIRST + "patience: soon\n")
+        scene.app.reload()
+        assert caplog.text.count("the old settings stay: patience") == 2 and "nothing has changed" not in caplog.text
+        scene.file.write_text(FIRST)
+        scene.app.reload()
+        scene.app.reload()
+        assert caplog.text.count("nothing has changed") == 1
+
+    play(tmp_path, act)
+
+
 def test_a_reload_without_a_change_is_logged_and_changes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

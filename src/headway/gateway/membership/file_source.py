@@ -40,6 +40,7 @@ class FileSource:
         self._data: bytes | None = None
         self._document: dict[str, Any] = {}
         self._applied = self._latest = self._look()
+        self._refused = False  # whether the content that was read last is invalid
         self._started = self._before = self._document
         self._task: asyncio.Task[None] | None = None
 
@@ -66,16 +67,17 @@ class FileSource:
     def reload(self) -> None:
         """Apply the file now. The log says so, even if nothing has changed."""
         self._latest = self._look()
-        if self._latest == self._applied:
+        if self._latest == self._applied and not self._refused:
             log.info("%s: reloaded; nothing has changed", self.path)
         else:
             self._apply()
 
     def _apply(self) -> None:
-        self._applied = self._latest
+        self._applied, self._refused = self._latest, False
         try:
             self._take(Config.load(self.path))
         except HeadwayError as error:
+            self._refused = True
             log.warning("%s: the new content is refused, and the old settings stay: %s", self.path, error)
 
     def _look(self) -> tuple[bytes | None, ...]:
