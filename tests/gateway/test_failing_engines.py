@@ -163,6 +163,16 @@ def test_begun_streams_of_a_hung_engine_end_with_an_error_event(live, engines):
     gateway.until(gateway.idle)
 
 
+def test_a_request_of_the_only_engine_ends_at_the_longest_limit_although_the_engine_hangs(live):
+    gateway = live(1, timeouts={"first_byte": "1500ms"})
+    checks = start_checks(gateway, timeout_s=0.1)
+    gateway.until(lambda: all(pulse.answered for pulse in checks.pulses.values()) and checks.pulses)
+    gateway.engines[0].mode, gateway.engines[0].health = "hang", 0
+    answer = chat(gateway, x_headway_deadline="60s")
+    assert (answer.status, answer.said) == (502, "e0: no answer in time")
+    gateway.until(gateway.idle)
+
+
 @pytest.mark.parametrize("routing", ["round-robin", "kv-aware-spill", "load-only"])
 def test_no_policy_sends_requests_to_an_engine_that_makes_no_progress(live, routing):
     gateway = live(2, policies={"routing": routing}, timeouts={"stall": "100ms"}, health={"eject": "10m"})

@@ -273,7 +273,8 @@ class Health:
         if hangs or pace.stalls(owing, timeouts, now):
             ejected = self.eject(backend, f"no data for {pace.silent_s:.0f} s")
             for answer in owing:
-                if answer.sent or ejected or not hangs:  # the last engine of a model may still wake up
+                overdue = now - answer.since > timeouts.first_byte_s
+                if answer.sent or ejected or not hangs or overdue:  # the last engine of a model may still wake up
                     answer.give_up(SILENT if answer.sent else LATE, elsewhere=ejected)
             return
         if not backend.ejected and pace.dawdles(timeouts):
