@@ -22,8 +22,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from random import Random
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # as pytest does; this file is also a program
 
 from chaos_clients import BROKEN, CUT, ERROR, SERVED, SILENT, VANISHED, Asked, Clients
 from chaos_engines import MODEL, Engine, free_port
@@ -35,6 +38,15 @@ SILENCE_S = 3.0  # without a heartbeat, a gateway process is replaced after this
 GRACE_S = 4.0  # time after the end of a fault in which its consequences may still show
 SERVED_SHARE = 0.999
 NOTICED_S = 4.0  # the log must tell of engines that are down for longer than this
+LINE = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z ")
+TOLD_S = 10.0  # time after the end of a fault in which the log must tell of it
+TRACES = {
+    "etcd loss": r"etcd: lost|etcd: .*(unreachable|no answer|refused|cannot)",
+    "reload": r"reloaded|refused",
+    "policy swap": r"policies: version|refused",
+    "worker stop": r"no heartbeat",
+    "fd shortage": r"open files: ",
+}
 GROWTH_MB = 40  # most that a gateway process may grow between the first and the last tenth of the run
 
 
@@ -58,6 +70,7 @@ class Chaos:
     faults: list[Fault] = field(default_factory=list)
     memory: list[dict[int, float]] = field(default_factory=list)
     settings: dict[str, object] = field(default_factory=dict)
+    offset: float = field(default_factory=lambda: time.time() - time.monotonic())
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
@@ -310,31 +323,39 @@ class Chaos:
         return sums
 
     def judge_log(self) -> list[str]:
-        """Return the faults that the log does not tell."""
-        log = (self.folder / "gateway.log").read_text(errors="replace")
-        patterns = {
-            "etcd loss": r"etcd.*(lost|unreachable|no answer|refused|cannot|down)",
-            "reload": r"reload|applied",
-            "policy swap": r"polic",
-            "worker stop": r"no heartbeat",
-            "fd shortage": r"open files: ",
-        }
-        wrong = [
-            f"The log does not tell of {fault.kind}."
-            for fault in {fault.kind: fault for fault in self.faults}.values()
-            if fault.kind in patterns and not re.search(patterns[fault.kind], log, re.IGNORECASE)
-        ]
-        for fault in self.faults:  # a short fault of an engine that has no request meanwhile leaves no trace
-            told = re.search(rf"\b{fault.subject}: .*(eject|fail|lost|no answer)", log)
-            if fault.kind in ("kill", "hang") and fault.ended - fault.began > NOTICED_S and not told:
-                wrong.append(f"The log does not tell of {fault.kind} of engine {fault.subject}.")
-        for kind in ("cut", "reset", "garbage"):
+        """Return the faults that the log does not tell, each by a line with a time within the fault."""
+        text = (self.folder / "gateway.log").read_text(errors="replace")
+        lines = [(_seconds(line[:24]), line) for line in text.splitlines() if LINE.match(line)]
+        wrong = []
+        for fault in self.faults:
+            pattern = self.trace_of(fault)
+            begin, end = (at + self.offset for at in (fault.began, fault.ended))
+            begin -= TOLD_S if fault.kind in ("kill", "hang") else 0  # an engine may be down since its last fault
+            if pattern and not any(begin <= at <= end + TOLD_S and re.search(pattern, line) for at, line in lines):
+                wrong.append(f"The log does not tell of {fault.kind} of {fault.subject} at {time.ctime(begin)}.")
+        for kind in ("cut", "reset", "garbage"):  # these are logged at most every 10 s for each engine
             names = {fault.subject for fault in self.faults if fault.kind == kind}
-            if names and not re.search(rf"\b[{''.join(names)}]: a request failed", log):
+            if names and not re.search(rf"\b[{''.join(names)}]: a request failed", text):
                 wrong.append(f"The log does not tell of {kind} of the engines {', '.join(sorted(names))}.")
-        if "Traceback" in log:
+        if "Traceback" in text:
             wrong.append("The log has a traceback.")
         return wrong
+
+    def trace_of(self, fault: Fault) -> str | None:
+        """Return a pattern of the line that tells of a fault; None if the fault may leave no line of its own."""
+        seconds = fault.ended - fault.began
+        if fault.kind in ("kill", "hang"):  # a short one of an engine that has no request meanwhile leaves no trace
+            return rf"\b{fault.subject}: .*(eject|fail|lost|no answer)" if seconds > NOTICED_S else None
+        if fault.kind == "worker stop" and seconds < SILENCE_S:  # no process was stopped
+            return None
+        earlier = [other.ended for other in self.faults if other.kind == fault.kind and other.began < fault.began]
+        if fault.kind in ("etcd loss", "fd shortage") and earlier and fault.began - max(earlier) < TOLD_S:
+            return None  # a shortage is logged at most every 10 s, and a loss once until etcd is back
+        return TRACES.get(fault.kind)
+
+
+def _seconds(stamp: str) -> float:
+    return datetime.fromisoformat(stamp).timestamp()
 
 
 def _link(file: Path) -> str:
