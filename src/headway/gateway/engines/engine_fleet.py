@@ -221,3 +221,5 @@ class Fleet:
             self.plane.changed(self.clock.now_ps(), backend.place, state)
             if state in SERVING:
                 self.waiting.wake_soon()
+            else:  # if it was the last one, the patience of queued requests begins
+                self.waiting.nudge()
