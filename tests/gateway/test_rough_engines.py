@@ -113,6 +113,12 @@ def test_informational_heads_are_not_the_answer(before, storm, pieces):
     gateway.until(gateway.idle)
 
 
+def test_an_informational_head_says_nothing_about_the_framing_of_the_answer(before):
+    gateway, _ = before(says(b"HTTP/1.1 103 Early Hints\r\ntransfer-encoding: chunked\r\n\r\n" + ANSWER))
+    assert ask(gateway, timeout=20) == (200, b'{"choices": null}')
+    gateway.until(gateway.idle)
+
+
 @pytest.mark.parametrize("then", ["reset", "close"])
 def test_an_answer_cut_off_at_any_byte_never_counts_as_complete(before, then):
     cut = [0]

@@ -237,7 +237,7 @@ class Upstream(asyncio.Protocol):
     def on_message_begin(self) -> None:
         if self.complete:  # the engine sends without a request: reject this before the parser stores any data
             raise ValueError("an answer without a request")
-        self.fields = []
+        self.fields, self.chunked = [], False  # after a 1xx head, another head follows
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
