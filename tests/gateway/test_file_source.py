@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import re
 from collections.abc import Awaitable, Callable
@@ -189,6 +190,29 @@ def test_each_reload_of_a_wrong_file_is_refused(tmp_path: Path, caplog: pytest.L
         scene.app.reload()
         scene.app.reload()
         assert caplog.text.count("nothing has changed") == 1
+
+    play(tmp_path, act)
+
+
+def test_a_shortage_of_open_files_is_no_change_of_the_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def act(scene: Scene) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "read_bytes", refuse)
+            scene.source.look()
+            scene.source.look()
+            assert not caplog.records
+            scene.file.write_text(FIRST + "retries: 7\n")
+            scene.app.reload()
+        assert "cannot be read now (Too many open files)" in caplog.text and "refused" not in caplog.text
+        assert scene.app.services.retries == 2
+        scene.source.look()
+        scene.source.look()
+        assert scene.app.services.retries == 7
 
     play(tmp_path, act)
 
