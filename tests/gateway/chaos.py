@@ -47,6 +47,7 @@ TRACES = {
     "worker stop": r"no heartbeat",
     "fd shortage": r"open files: ",
 }
+STILL, STILL_S = "standstill", 1.0  # time after which the process with the proxies counts as still
 GROWTH_MB = 40  # most that a gateway process may grow between the first and the last tenth of the run
 
 
@@ -94,11 +95,12 @@ class Chaos:
             await self.wait_served(clients)
             clients.asked.clear()
             end = time.monotonic() + self.seconds
-            watching = asyncio.create_task(self.watch_memory())
+            watching = [asyncio.create_task(watch) for watch in (self.watch_memory(), self.watch_self())]
             planting = asyncio.create_task(self.plant(end - 3))
             await clients.run(self.seconds)
             await planting
-            watching.cancel()
+            for watch in watching:
+                watch.cancel()
             wrong = [*self.judge(clients.asked), *await self.judge_rest(), *self.judge_log()]
         finally:
             self.gateway.send_signal(signal.SIGTERM)
@@ -151,6 +153,15 @@ class Chaos:
                 sizes[pid] = int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1024
             self.memory.append(sizes)
             await asyncio.sleep(max(1.0, self.seconds / 100))
+
+    async def watch_self(self) -> None:
+        """Record when this process itself stands still, because the machine is busy: the proxies of all engines stand
+        still with it, so no engine is sound."""
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.1)
+            if (now := time.monotonic()) - before > STILL_S:
+                self.faults.append(Fault(STILL, "the engines", before, now))
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
@@ -211,9 +222,9 @@ class Chaos:
         return break_answers
 
     async def kill_engine(self, engine: Engine) -> None:
-        engine.kill()
+        await asyncio.to_thread(engine.kill)  # the proxies of the other engines go on
         await asyncio.sleep(self.rng.uniform(0, 3))
-        engine.launch()
+        await asyncio.to_thread(engine.launch)
         await engine.wait_ready()
 
     async def hang_engine(self, engine: Engine) -> None:
@@ -222,7 +233,7 @@ class Chaos:
         engine.thaw()
 
     async def lose_etcd(self) -> None:
-        self.etcd.kill()
+        await asyncio.to_thread(self.etcd.kill)
         await asyncio.sleep(self.rng.uniform(1, 5))
         await asyncio.to_thread(self.etcd.start)
 
@@ -247,7 +258,7 @@ class Chaos:
 
     async def stop_worker(self) -> None:
         if len(workers := self.serving()) == 2:
-            os.kill(self.rng.choice(workers), signal.SIGSTOP)
+            os.kill(workers[-1], signal.SIGSTOP)  # the younger one, so that the memory of one is known to the end
             await asyncio.sleep(SILENCE_S + 5)
 
     async def lack_descriptors(self) -> None:
@@ -270,16 +281,22 @@ class Chaos:
 
     def judge(self, asked: list[Asked]) -> list[str]:
         counts = Counter(each.outcome for each in asked)
-        stops = [fault for fault in self.faults if fault.kind == "worker stop"]
         cut = [each for each in asked if each.outcome == CUT]
-        unexplained = [each for each in cut if not _during(each, stops)]
-        shortages = [fault for fault in self.faults if fault.kind == "fd shortage"]
-        short = sum(each.status == 503 and _during(each, shortages) for each in asked)  # not for want of an engine
-        able = len(asked) - counts[VANISHED] - counts[BROKEN] - short - (len(cut) - len(unexplained))
+        unexplained = [each for each in cut if not self.explains(each)]
+        short = sum(each.status == 503 and _during(each, self.of_kind("fd shortage")) for each in asked)
+        still = sum(each.outcome == ERROR and _during(each, self.of_kind(STILL)) for each in asked)
+        excused = counts[VANISHED] + counts[BROKEN] + short + still + len(cut) - len(unexplained)
+        able = len(asked) - excused
         share = counts[SERVED] / max(1, able)
         print(f"{len(asked):,} requests: " + ", ".join(f"{count:,} {name}" for name, count in counts.most_common()))
         print(f"{counts[SERVED]:,} of {able:,} that a sound engine could serve were served: {share:.4%}")
         print("faults: " + ", ".join(f"{count} {kind}" for kind, count in Counter(f.kind for f in self.faults).items()))
+        if still:
+            print(f"{still:,} errors while the engines stood still, because the machine was busy")
+        for each in [*unexplained, *(each for each in asked if each.outcome == ERROR and not self.explains(each))][:20]:
+            active = [f"{fault.kind} of {fault.subject}" for fault in self.faults if _during(each, [fault])]
+            at = time.strftime("%H:%M:%S", time.gmtime(each.began + self.offset))
+            print(f"  {at} for {each.ended - each.began:.1f} s: {each.status} {each.text[:80]} ({', '.join(active)})")
         texts = Counter((each.status, each.text[:120]) for each in asked if each.outcome in (ERROR, BROKEN, CUT))
         for (status, text), count in texts.most_common(12):
             print(f"  {count:,} × {status}: {text}")
@@ -291,6 +308,16 @@ class Chaos:
         if share < SERVED_SHARE:
             wrong.append(f"Only {share:.3%} of the requests that a sound engine could serve were served.")
         return wrong
+
+    def of_kind(self, kind: str) -> list[Fault]:
+        return [fault for fault in self.faults if fault.kind == kind]
+
+    def explains(self, asked: Asked) -> bool:
+        """Return whether a process that was replaced or that could open no file explains the outcome. If a process can
+        open no file for a new connection, it can only close the connection."""
+        if asked.outcome == CUT and _during(asked, self.of_kind("worker stop")):
+            return True
+        return (not asked.status or asked.status == 503) and _during(asked, self.of_kind("fd shortage"))
 
     async def judge_rest(self) -> list[str]:
         """Return what the gateway still holds after the last request, and how its memory grew."""
