@@ -242,7 +242,9 @@ class Upstream(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
         self.fields.append((name, value))
-        if name == b"transfer-encoding":  # a client never gets another coding than chunked
+        if name == b"transfer-encoding":
+            if value.strip().lower() != b"chunked":  # the end of the answer would be unknown
+                raise ValueError("a transfer coding other than chunked")
             self.chunked = True
 
     def on_headers_complete(self) -> None:
