@@ -112,6 +112,43 @@ def test_one_request_is_the_trial_of_an_engine_whose_ejection_has_ended(live):
     gateway.until(gateway.idle)
 
 
+def test_an_ejection_ends_early_if_all_other_engines_fail_a_request(live):
+    gateway = live(3, policies=TURNS, health={"failures": 1, "eject": "10m", "path": None})
+    health, backend = gateway.app.health, gateway.app.fleet.names["e2"]
+    in_loop(gateway, lambda: health.eject(backend, "a test's"))
+    for engine in gateway.engines[:2]:
+        engine.mode = "reset"
+    assert [chat(gateway).headers["x-headway-target"] for _ in range(3)] == ["e2"] * 3
+    assert not backend.ejected
+    gateway.engines[2].mode = "reset"
+    attempts = [len(engine.bodies) for engine in gateway.engines]
+    assert chat(gateway).status == 502  # each engine got at most one attempt
+    assert all(len(engine.bodies) <= before + 1 for engine, before in zip(gateway.engines, attempts, strict=True))
+    gateway.until(gateway.idle)
+
+
+@pytest.mark.parametrize("trouble", ["unready", "cordoned", "hung"])
+def test_no_ejection_ends_early_if_the_engine_cannot_serve(live, trouble):
+    gateway = live(2, policies=TURNS, health={"failures": 1, "eject": "10m", "path": None})
+    health, fleet = gateway.app.health, gateway.app.fleet
+    backend = fleet.names["e1"]
+
+    def plant():
+        if trouble == "unready":
+            fleet.ready("e1", False, "a test's")
+        elif trouble == "cordoned":
+            fleet.cordon("e1")
+        else:
+            backend.pace.silent_s = 30.0
+        health.eject(backend, "a test's")
+
+    in_loop(gateway, plant)
+    gateway.engines[0].mode = "reset"
+    assert chat(gateway).status == 502
+    assert backend.ejected and not gateway.engines[1].bodies
+    gateway.until(gateway.idle)
+
+
 def test_a_client_that_leaves_a_trial_decides_nothing(live):
     gateway = live(2, policies=TURNS, health={"failures": 1, "eject": "50ms", "path": None})
     backend = gateway.app.fleet.names["e0"]

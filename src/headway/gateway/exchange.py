@@ -422,6 +422,7 @@ class Exchange:
         failed = backends[(flight.prefill or flight.view if prefill else flight.view).index]
         if failed is not None:
             self.tried += (failed,)
+        self.services.health.readmit_early(self.request.model, self.tried)
         self.flight = None
         now_ps = self.services.clock.now_ps()
         self.on_decision(self.services.plane.resend(now_ps, self.request.id, prefill, places))

@@ -89,7 +89,7 @@ class FileSource:
             log.warning("%s: the new content is refused, and the old settings stay: %s", self.path, error)
 
     def _look(self) -> tuple[bytes | None, ...]:
-        """Return the bytes of the file, of the bundles that it names, and of its key file. If no file can be opened now,
+        """Return the bytes of the file, of the bundles that it names, and of its key file. In a shortage of open files,
         raise OSError."""
         data = _bytes(self.path)
         if data != self._data:
