@@ -22,8 +22,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from random import Random
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # as pytest does; this file is also a program
 
 from chaos_clients import BROKEN, CUT, ERROR, SERVED, SILENT, VANISHED, Asked, Clients
 from chaos_engines import MODEL, Engine, free_port
@@ -35,6 +38,16 @@ SILENCE_S = 3.0  # without a heartbeat, a gateway process is replaced after this
 GRACE_S = 4.0  # time after the end of a fault in which its consequences may still show
 SERVED_SHARE = 0.999
 NOTICED_S = 4.0  # the log must tell of engines that are down for longer than this
+LINE = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z ")
+TOLD_S = 10.0  # time after the end of a fault in which the log must tell of it
+TRACES = {
+    "etcd loss": r"etcd: lost|etcd: .*(unreachable|no answer|refused|cannot)",
+    "reload": r"reloaded|refused",
+    "policy swap": r"policies: version|refused",
+    "worker stop": r"no heartbeat",
+    "fd shortage": r"open files: ",
+}
+STILL, STILL_S = "standstill", 1.0  # time after which the process with the proxies counts as still
 GROWTH_MB = 40  # most that a gateway process may grow between the first and the last tenth of the run
 
 
@@ -58,6 +71,7 @@ class Chaos:
     faults: list[Fault] = field(default_factory=list)
     memory: list[dict[int, float]] = field(default_factory=list)
     settings: dict[str, object] = field(default_factory=dict)
+    offset: float = field(default_factory=lambda: time.time() - time.monotonic())
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
@@ -81,11 +95,12 @@ class Chaos:
             await self.wait_served(clients)
             clients.asked.clear()
             end = time.monotonic() + self.seconds
-            watching = asyncio.create_task(self.watch_memory())
+            watching = [asyncio.create_task(watch) for watch in (self.watch_memory(), self.watch_self())]
             planting = asyncio.create_task(self.plant(end - 3))
             await clients.run(self.seconds)
             await planting
-            watching.cancel()
+            for watch in watching:
+                watch.cancel()
             wrong = [*self.judge(clients.asked), *await self.judge_rest(), *self.judge_log()]
         finally:
             self.gateway.send_signal(signal.SIGTERM)
@@ -138,6 +153,15 @@ class Chaos:
                 sizes[pid] = int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1024
             self.memory.append(sizes)
             await asyncio.sleep(max(1.0, self.seconds / 100))
+
+    async def watch_self(self) -> None:
+        """Record when this process itself stands still, because the machine is busy: the proxies of all engines stand
+        still with it, so no engine is sound."""
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.1)
+            if (now := time.monotonic()) - before > STILL_S:
+                self.faults.append(Fault(STILL, "the engines", before, now))
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
@@ -198,9 +222,9 @@ class Chaos:
         return break_answers
 
     async def kill_engine(self, engine: Engine) -> None:
-        engine.kill()
+        await asyncio.to_thread(engine.kill)  # the proxies of the other engines go on
         await asyncio.sleep(self.rng.uniform(0, 3))
-        engine.launch()
+        await asyncio.to_thread(engine.launch)
         await engine.wait_ready()
 
     async def hang_engine(self, engine: Engine) -> None:
@@ -209,7 +233,7 @@ class Chaos:
         engine.thaw()
 
     async def lose_etcd(self) -> None:
-        self.etcd.kill()
+        await asyncio.to_thread(self.etcd.kill)
         await asyncio.sleep(self.rng.uniform(1, 5))
         await asyncio.to_thread(self.etcd.start)
 
@@ -234,7 +258,7 @@ class Chaos:
 
     async def stop_worker(self) -> None:
         if len(workers := self.serving()) == 2:
-            os.kill(self.rng.choice(workers), signal.SIGSTOP)
+            os.kill(workers[-1], signal.SIGSTOP)  # the younger one, so that the memory of one is known to the end
             await asyncio.sleep(SILENCE_S + 5)
 
     async def lack_descriptors(self) -> None:
@@ -257,16 +281,22 @@ class Chaos:
 
     def judge(self, asked: list[Asked]) -> list[str]:
         counts = Counter(each.outcome for each in asked)
-        stops = [fault for fault in self.faults if fault.kind == "worker stop"]
         cut = [each for each in asked if each.outcome == CUT]
-        unexplained = [each for each in cut if not _during(each, stops)]
-        shortages = [fault for fault in self.faults if fault.kind == "fd shortage"]
-        short = sum(each.status == 503 and _during(each, shortages) for each in asked)  # not for want of an engine
-        able = len(asked) - counts[VANISHED] - counts[BROKEN] - short - (len(cut) - len(unexplained))
+        unexplained = [each for each in cut if not self.explains(each)]
+        short = sum(each.status == 503 and _during(each, self.of_kind("fd shortage")) for each in asked)
+        still = sum(each.outcome == ERROR and _during(each, self.of_kind(STILL)) for each in asked)
+        excused = counts[VANISHED] + counts[BROKEN] + short + still + len(cut) - len(unexplained)
+        able = len(asked) - excused
         share = counts[SERVED] / max(1, able)
         print(f"{len(asked):,} requests: " + ", ".join(f"{count:,} {name}" for name, count in counts.most_common()))
         print(f"{counts[SERVED]:,} of {able:,} that a sound engine could serve were served: {share:.4%}")
         print("faults: " + ", ".join(f"{count} {kind}" for kind, count in Counter(f.kind for f in self.faults).items()))
+        if still:
+            print(f"{still:,} errors while the engines stood still, because the machine was busy")
+        for each in [*unexplained, *(each for each in asked if each.outcome == ERROR and not self.explains(each))][:20]:
+            active = [f"{fault.kind} of {fault.subject}" for fault in self.faults if _during(each, [fault])]
+            at = time.strftime("%H:%M:%S", time.gmtime(each.began + self.offset))
+            print(f"  {at} for {each.ended - each.began:.1f} s: {each.status} {each.text[:80]} ({', '.join(active)})")
         texts = Counter((each.status, each.text[:120]) for each in asked if each.outcome in (ERROR, BROKEN, CUT))
         for (status, text), count in texts.most_common(12):
             print(f"  {count:,} × {status}: {text}")
@@ -278,6 +308,16 @@ class Chaos:
         if share < SERVED_SHARE:
             wrong.append(f"Only {share:.3%} of the requests that a sound engine could serve were served.")
         return wrong
+
+    def of_kind(self, kind: str) -> list[Fault]:
+        return [fault for fault in self.faults if fault.kind == kind]
+
+    def explains(self, asked: Asked) -> bool:
+        """Return whether a process that was replaced or that could open no file explains the outcome. If a process can
+        open no file for a new connection, it can only close the connection."""
+        if asked.outcome == CUT and _during(asked, self.of_kind("worker stop")):
+            return True
+        return (not asked.status or asked.status == 503) and _during(asked, self.of_kind("fd shortage"))
 
     async def judge_rest(self) -> list[str]:
         """Return what the gateway still holds after the last request, and how its memory grew."""
@@ -310,31 +350,39 @@ class Chaos:
         return sums
 
     def judge_log(self) -> list[str]:
-        """Return the faults that the log does not tell."""
-        log = (self.folder / "gateway.log").read_text(errors="replace")
-        patterns = {
-            "etcd loss": r"etcd.*(lost|unreachable|no answer|refused|cannot|down)",
-            "reload": r"reload|applied",
-            "policy swap": r"polic",
-            "worker stop": r"no heartbeat",
-            "fd shortage": r"open files: ",
-        }
-        wrong = [
-            f"The log does not tell of {fault.kind}."
-            for fault in {fault.kind: fault for fault in self.faults}.values()
-            if fault.kind in patterns and not re.search(patterns[fault.kind], log, re.IGNORECASE)
-        ]
-        for fault in self.faults:  # a short fault of an engine that has no request meanwhile leaves no trace
-            told = re.search(rf"\b{fault.subject}: .*(eject|fail|lost|no answer)", log)
-            if fault.kind in ("kill", "hang") and fault.ended - fault.began > NOTICED_S and not told:
-                wrong.append(f"The log does not tell of {fault.kind} of engine {fault.subject}.")
-        for kind in ("cut", "reset", "garbage"):
+        """Return the faults that the log does not tell, each by a line with a time within the fault."""
+        text = (self.folder / "gateway.log").read_text(errors="replace")
+        lines = [(_seconds(line[:24]), line) for line in text.splitlines() if LINE.match(line)]
+        wrong = []
+        for fault in self.faults:
+            pattern = self.trace_of(fault)
+            begin, end = (at + self.offset for at in (fault.began, fault.ended))
+            begin -= TOLD_S if fault.kind in ("kill", "hang") else 0  # an engine may be down since its last fault
+            if pattern and not any(begin <= at <= end + TOLD_S and re.search(pattern, line) for at, line in lines):
+                wrong.append(f"The log does not tell of {fault.kind} of {fault.subject} at {time.ctime(begin)}.")
+        for kind in ("cut", "reset", "garbage"):  # these are logged at most every 10 s for each engine
             names = {fault.subject for fault in self.faults if fault.kind == kind}
-            if names and not re.search(rf"\b[{''.join(names)}]: a request failed", log):
+            if names and not re.search(rf"\b[{''.join(names)}]: a request failed", text):
                 wrong.append(f"The log does not tell of {kind} of the engines {', '.join(sorted(names))}.")
-        if "Traceback" in log:
+        if "Traceback" in text:
             wrong.append("The log has a traceback.")
         return wrong
+
+    def trace_of(self, fault: Fault) -> str | None:
+        """Return a pattern of the line that tells of a fault; None if the fault may leave no line of its own."""
+        seconds = fault.ended - fault.began
+        if fault.kind in ("kill", "hang"):  # a short one of an engine that has no request meanwhile leaves no trace
+            return rf"\b{fault.subject}: .*(eject|fail|lost|no answer)" if seconds > NOTICED_S else None
+        if fault.kind == "worker stop" and seconds < SILENCE_S:  # no process was stopped
+            return None
+        earlier = [other.ended for other in self.faults if other.kind == fault.kind and other.began < fault.began]
+        if fault.kind in ("etcd loss", "fd shortage") and earlier and fault.began - max(earlier) < TOLD_S:
+            return None  # a shortage is logged at most every 10 s, and a loss once until etcd is back
+        return TRACES.get(fault.kind)
+
+
+def _seconds(stamp: str) -> float:
+    return datetime.fromisoformat(stamp).timestamp()
 
 
 def _link(file: Path) -> str:

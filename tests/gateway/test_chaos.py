@@ -1,11 +1,23 @@
 """One minute of random faults; `make chaos` runs ten."""
 
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
 
 from chaos import run_chaos
+
+
+def test_the_program_behind_make_chaos_starts() -> None:
+    program = Path(__file__).with_name("chaos.py")
+    result = subprocess.run([sys.executable, str(program), "--help"], capture_output=True, text=True, check=False)
+    assert result.returncode == 0 and "--minutes" in result.stdout, result.stderr
 
 
 @pytest.mark.long

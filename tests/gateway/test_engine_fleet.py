@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -178,6 +179,24 @@ def test_a_request_waits_for_an_engine_until_its_patience_ends(live):
     with pytest.raises(openai.InternalServerError, match="no engine became available in time") as caught:
         ask(gateway)
     assert caught.value.response.headers["retry-after"] == "1"
+    gateway.until(gateway.idle)
+
+
+def test_a_queued_request_waits_for_an_engine_until_its_patience_ends(live):
+    flow = {"name": "bands", "saturation": "concurrency", "max_inflight": 1}
+    gateway = live(1, patience="50ms", policies={"flow": flow})
+    gateway.engines[0].tokens, gateway.engines[0].pause = 100_000, 0.02
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(stream, gateway)
+        gateway.until(lambda: gateway.engines[0].under_way == 1)
+        second = pool.submit(ask, gateway)
+        gateway.until(lambda: len(gateway.app.waiting) == 1)
+        do(gateway, gateway.app.fleet.cordon, "e0")
+        with pytest.raises(openai.InternalServerError, match="no engine became available in time"):
+            second.result()
+        gateway.engines[0].mode = "die"
+        with pytest.raises(openai.APIError, match="the connection was lost"):
+            first.result()
     gateway.until(gateway.idle)
 
 

@@ -120,6 +120,29 @@ def test_another_engine_is_tried_until_the_client_has_received_a_byte(live, mode
     gateway.until(gateway.idle)
 
 
+@pytest.mark.parametrize("mode", ["reset", "garbage", "busy"])
+def test_no_engine_is_asked_twice_while_another_one_is_left(live, mode):
+    gateway = live(3, policies={"routing": "session-affinity"}, health={"failures": 1000, "failed_share": 1})
+    sound = gateway.engines[2]
+    for engine in gateway.engines[:2]:
+        engine.mode = mode
+    for number in range(12):  # each session has its own order of engines
+        body = {**BODY, "user": f"user {number}"}
+        answer = client(gateway).chat.completions.with_raw_response.create(**body)
+        assert answer.headers["x-headway-target"] == sound.name
+    gateway.until(gateway.idle)
+
+
+def test_if_all_engines_have_failed_a_request_the_last_one_is_not_asked_twice_in_a_row(live):
+    gateway = live(2, policies={"routing": "round-robin"}, retries=3, health={"failures": 1000, "failed_share": 1})
+    for engine in gateway.engines:
+        engine.mode = "reset"
+    with pytest.raises(openai.InternalServerError, match="the connection was lost"):
+        client(gateway).chat.completions.create(**BODY)
+    assert [len(engine.bodies) for engine in gateway.engines] == [2, 2]
+    gateway.until(gateway.idle)
+
+
 def test_an_error_of_the_engine_is_forwarded(live):
     gateway = live(1)
     gateway.engines[0].mode = "error"

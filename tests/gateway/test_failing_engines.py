@@ -112,6 +112,43 @@ def test_one_request_is_the_trial_of_an_engine_whose_ejection_has_ended(live):
     gateway.until(gateway.idle)
 
 
+def test_an_ejection_ends_early_if_all_other_engines_fail_a_request(live):
+    gateway = live(3, policies=TURNS, health={"failures": 1, "eject": "10m", "path": None})
+    health, backend = gateway.app.health, gateway.app.fleet.names["e2"]
+    in_loop(gateway, lambda: health.eject(backend, "a test's"))
+    for engine in gateway.engines[:2]:
+        engine.mode = "reset"
+    assert [chat(gateway).headers["x-headway-target"] for _ in range(3)] == ["e2"] * 3
+    assert not backend.ejected
+    gateway.engines[2].mode = "reset"
+    attempts = [len(engine.bodies) for engine in gateway.engines]
+    assert chat(gateway).status == 502  # each engine got at most one attempt
+    assert all(len(engine.bodies) <= before + 1 for engine, before in zip(gateway.engines, attempts, strict=True))
+    gateway.until(gateway.idle)
+
+
+@pytest.mark.parametrize("trouble", ["unready", "cordoned", "hung"])
+def test_no_ejection_ends_early_if_the_engine_cannot_serve(live, trouble):
+    gateway = live(2, policies=TURNS, health={"failures": 1, "eject": "10m", "path": None})
+    health, fleet = gateway.app.health, gateway.app.fleet
+    backend = fleet.names["e1"]
+
+    def plant():
+        if trouble == "unready":
+            fleet.ready("e1", False, "a test's")
+        elif trouble == "cordoned":
+            fleet.cordon("e1")
+        else:
+            backend.pace.silent_s = 30.0
+        health.eject(backend, "a test's")
+
+    in_loop(gateway, plant)
+    gateway.engines[0].mode = "reset"
+    assert chat(gateway).status == 502
+    assert backend.ejected and not gateway.engines[1].bodies
+    gateway.until(gateway.idle)
+
+
 def test_a_client_that_leaves_a_trial_decides_nothing(live):
     gateway = live(2, policies=TURNS, health={"failures": 1, "eject": "50ms", "path": None})
     backend = gateway.app.fleet.names["e0"]
@@ -160,6 +197,16 @@ def test_begun_streams_of_a_hung_engine_end_with_an_error_event(live, engines):
     target, body = stream(gateway)
     assert target == "e0" and body.count(b'"delta"') == 2
     assert b'"e0: silent for too long"' in body and body.endswith(b"0\r\n\r\n")
+    gateway.until(gateway.idle)
+
+
+def test_a_request_of_the_only_engine_ends_at_the_longest_limit_although_the_engine_hangs(live):
+    gateway = live(1, timeouts={"first_byte": "1500ms"})
+    checks = start_checks(gateway, timeout_s=0.1)
+    gateway.until(lambda: all(pulse.answered for pulse in checks.pulses.values()) and checks.pulses)
+    gateway.engines[0].mode, gateway.engines[0].health = "hang", 0
+    answer = chat(gateway, x_headway_deadline="60s")
+    assert (answer.status, answer.said) == (502, "e0: no answer in time")
     gateway.until(gateway.idle)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import re
 from collections.abc import Awaitable, Callable
@@ -174,6 +175,44 @@ def test_a_reload_of_a_wrong_file_keeps_every_setting(tmp_path: Path, caplog: py
         scene.file.write_text(FIRST + "retries: 7\npatience: soon\n")
         scene.app.reload()
         assert scene.app.services.retries == 2 and "the old settings stay: patience" in caplog.text
+
+    play(tmp_path, act)
+
+
+def test_each_reload_of_a_wrong_file_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def act(scene: Scene) -> None:
+        scene.write(FIRST + "patience: soon\n")
+        scene.app.reload()
+        assert caplog.text.count("the old settings stay: patience") == 2 and "nothing has changed" not in caplog.text
+        scene.file.write_text(FIRST)
+        scene.app.reload()
+        scene.app.reload()
+        assert caplog.text.count("nothing has changed") == 1
+
+    play(tmp_path, act)
+
+
+def test_a_shortage_of_open_files_is_no_change_of_the_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def act(scene: Scene) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "read_bytes", refuse)
+            scene.source.look()
+            scene.source.look()
+            assert not caplog.records
+            scene.file.write_text(FIRST + "retries: 7\n")
+            scene.app.reload()
+        assert "cannot be read now (Too many open files)" in caplog.text and "refused" not in caplog.text
+        assert scene.app.services.retries == 2
+        scene.source.look()
+        scene.source.look()
+        assert scene.app.services.retries == 7
 
     play(tmp_path, act)
 

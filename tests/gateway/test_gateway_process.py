@@ -157,6 +157,21 @@ def test_several_processes_serve_on_one_port_and_a_dead_one_is_replaced(serve) -
 
 
 @pytest.mark.full
+def test_a_worker_that_cannot_be_replaced_does_not_end_the_others(serve) -> None:
+    with serve("", "--workers", "2") as gateway:
+        valid = gateway.file.read_text()
+        gateway.file.write_text("backends: {a: [")
+        os.kill(gateway.workers()[0], signal.SIGKILL)
+        gateway.wait_for("has died (exit code -9)")
+        assert str(gateway.file) in gateway.wait_for("cannot start: ")
+        ask_often(gateway)
+        gateway.file.write_text(valid)
+        gateway.wait_for("joined")  # the next attempt
+        until(lambda: len(gateway.workers()) == 2)
+        gateway.end()
+
+
+@pytest.mark.full
 def test_a_stopped_process_is_killed_and_replaced(serve) -> None:
     with serve("worker_silence: 3s\n", "--workers", "2") as gateway:
         os.kill(gateway.workers()[0], signal.SIGSTOP)

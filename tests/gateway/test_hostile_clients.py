@@ -240,10 +240,24 @@ def test_a_client_that_closes_its_sending_half_gets_its_answers(hostile, stream)
 def test_a_client_that_closes_its_sending_half_without_a_request_is_disconnected(hostile):
     gateway = hostile()
     with connect(gateway) as sock:
-        sock.sendall(POST)
         sock.shutdown(socket.SHUT_WR)
         assert read_all(sock) == b""
     gateway.until(lambda: not gateway.app.reception.clients)
+
+
+@pytest.mark.parametrize("begun", [POST, POST + SIZE + b"\r\n" + DATA[:-1], POST + CHUNKED + b"\r\n5\r\nab"])
+@pytest.mark.parametrize("before", [b"", http_post({**BODY, "stream": True})])
+def test_a_client_that_closes_its_sending_half_within_a_request_gets_an_error(hostile, before, begun):
+    gateway = hostile()
+    gateway.engines[0].pause = 0.02
+    with connect(gateway) as sock:
+        sock.sendall(before + begun)
+        sock.shutdown(socket.SHUT_WR)
+        answers = read_all(sock)
+    assert [status for status in statuses(answers) if status != 100] == ([200, 400] if before else [400])
+    assert answers.count(b"[DONE]") == bool(before) and b"connection: close" in answers
+    gateway.until(lambda: not gateway.app.reception.clients)
+    assert gateway.app.reception.held_bytes == 0
 
 
 @pytest.mark.parametrize("mode", ["hang", "ok"])

@@ -93,7 +93,7 @@ class Loop:
         self.follow(now_ps, self.control.wake)
         self.follow(now_ps, self.control.pump)
 
-    def resend(self, now_ps: int, number: int, prefill: bool) -> None:
+    def resend(self, now_ps: int, number: int, prefill: bool, tried: list[int]) -> None:
         flight = self.control.flight(number)
         self.control.on_finished(now_ps, number, RETRIED, 0)
         priority = Priority(flight.priority, flight.hints)

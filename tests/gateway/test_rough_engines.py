@@ -64,6 +64,8 @@ WRONG = {
     "a length and chunks": HEAD + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
     "two lengths": HEAD + b"content-length: 2\r\ncontent-length: 20\r\n\r\n{}",
     "a length that is none": HEAD + b"content-length: many\r\n\r\n{}",
+    "a coding that is unknown": HEAD + b"transfer-encoding: chunkedd\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+    "a coding that was not asked for": HEAD + b"transfer-encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
     "a zero byte in a value": HEAD + b"x: a\0b\r\ncontent-length: 2\r\n\r\n{}",
     "a head without end": b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000,
     "one field without end": b"HTTP/1.1 200 OK\r\nx: " + b"y" * 100_000,
@@ -110,6 +112,12 @@ def test_informational_heads_are_not_the_answer(before, storm, pieces):
 
     gateway, _ = before(act)
     assert ask(gateway) == (200, b'{"choices": null}')
+    gateway.until(gateway.idle)
+
+
+def test_an_informational_head_says_nothing_about_the_framing_of_the_answer(before):
+    gateway, _ = before(says(b"HTTP/1.1 103 Early Hints\r\ntransfer-encoding: chunked\r\n\r\n" + ANSWER))
+    assert ask(gateway, timeout=20) == (200, b'{"choices": null}')
     gateway.until(gateway.idle)
 
 

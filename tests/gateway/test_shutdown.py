@@ -16,7 +16,7 @@ pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 pytest.importorskip("xxhash", reason="the extra `gateway` is not installed")
 
 from asking import ADMIN, KEY, admin, fetch
-from rough import BODY, connect
+from rough import BODY, connect, http_post, read_all
 
 
 class Client:
@@ -98,6 +98,20 @@ def test_a_stream_that_must_end_gets_an_error_event(live) -> None:
         data = answer.read()  # a complete body, although its engine had not ended
     assert b"data: [DONE]" not in data
     assert json.loads(data.split(b"data: ")[-1])["error"]["message"] == "the gateway is shutting down"
+    assert gateway.idle()
+
+
+def test_requests_behind_a_stream_that_must_end_get_503(live) -> None:
+    gateway = live(1)
+    engine = gateway.engines[0]
+    engine.tokens, engine.pause = 10_000, 0.02
+    with connect(gateway) as sock:
+        sock.sendall(http_post({**BODY, "stream": True}) * 2 + http_post())
+        head = sock.recv(12)
+        with draining(gateway, limit_s=0.1, lame_duck_s=0):
+            answers = head + read_all(sock)
+    assert answers.count(b"HTTP/1.1 200") == answers.count(b"HTTP/1.1 503") == 1
+    assert answers.count(b"the gateway is shutting down") == 2 and len(engine.bodies) == 1
     assert gateway.idle()
 
 

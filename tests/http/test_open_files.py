@@ -70,10 +70,35 @@ def test_connections_that_cannot_be_accepted_are_logged_once(caplog: pytest.LogC
     asyncio.run(run())
 
 
+def test_a_process_that_can_open_only_a_few_files_is_short_of_them(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    left, really_open, really_close = 5, os.open, os.close
+
+    def open_file(*arguments: Any) -> int:
+        nonlocal left
+        if not left:
+            raise FULL
+        left -= 1
+        return really_open(*arguments)
+
+    def close(file: int) -> None:
+        nonlocal left
+        left += 1
+        really_close(file)
+
+    monkeypatch.setattr(open_files.os, "open", open_file)
+    monkeypatch.setattr(open_files.os, "close", close)
+    files = OpenFiles()
+    assert not files.are_short() and not caplog.records
+    assert files.are_short(spare=6) and len(caplog.records) == 1
+    assert left == 5  # all are closed again
+
+
 def test_a_test_for_a_shortage_leaves_no_file_open() -> None:
     first = os.open(os.devnull, os.O_RDONLY)
     os.close(first)
-    assert not OpenFiles().are_short()
+    assert not OpenFiles().are_short(spare=5)
     again = os.open(os.devnull, os.O_RDONLY)
     os.close(again)
     assert again == first

@@ -98,7 +98,8 @@ class ControlPlane:
         self.lock: ViewLock | None = None  # set during the first decisions of new policies
         self.watch(tuple(self.policies.values()))
         self.waiting = WaitingRoom(context, self.groups, self.flow, patience_ps, self.audience.on_dequeued)
-        self.unserved = Unserved(unserved or self._too_late)
+        within = duration_text(self.waiting.patience_ps)
+        self.unserved = Unserved(unserved or f"503: no instance came up within {within}")
         self.audience.join(0, [admission, priority, self.stages.routing, *self.waiting.queues()], {})
         if observe is not None:
             self.audience.observers.append(observe)
@@ -322,7 +323,7 @@ class ControlPlane:
                 cluster.priority = entry.priority
                 answer = self._route(now_ps, entry.request, entry.priority, self.stages)
             elif group.empty_ps + self.waiting.patience_ps <= now_ps and (entry := flow.oldest()) is not None:
-                answer = Reject(self._too_late)
+                answer = Reject(self.unserved.reason)
             elif (entry := flow.excess()) is not None:
                 answer = Reject(entry.reason)
             else:
@@ -333,10 +334,6 @@ class ControlPlane:
             return entry.request, answer
         self.waiting.set_next()
         return None
-
-    @property
-    def _too_late(self) -> str:
-        return f"503: no instance came up within {duration_text(self.waiting.patience_ps)}"
 
     def listening(self, request_id: int = -1) -> list[ControlPlane]:
         """Return the control planes whose policies may observe an event. If `request_id` is -1, the event concerns an

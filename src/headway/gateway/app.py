@@ -40,7 +40,7 @@ from headway.gateway.signals.event_listener import Listener
 from headway.gateway.signals.polled_signals import EngineSignals
 from headway.gateway.tape import Tape
 from headway.gateway.waiting import Waiting
-from headway.http.open_files import fit_connections
+from headway.http.open_files import SPARE, fit_connections
 from headway.http.wire import ClientConnection
 from headway.types import Json
 
@@ -293,7 +293,7 @@ class App:
         now = self.clock.seconds()
         self.reception.sweep(now)
         self.health.sweep(now)
-        self.open_files.are_short()
+        self.open_files.are_short(spare=SPARE)
         if self.fleet.leaving:
             self.fleet.sweep()
         if now >= self._expired + EXPIRE_S:

@@ -98,6 +98,7 @@ class Exchange:
     backend: Backend | None = None
     upstream: Upstream | None = None
     attempts: int = 0
+    tried: tuple[Backend, ...] = ()  # engines that have failed this request
     status: int = 0
     sent: bool = False  # whether a part of the answer has been sent to the client
     over: bool = False
@@ -415,8 +416,16 @@ class Exchange:
         self._leave_trial()
         self.tally = AnswerTally(self.tally.stream)
         self.services.count_retry(why)
+        backends, flight = self.services.fleet.backends, self.flight
+        assert flight is not None
+        places = [backend.place for backend in self.tried if backends[backend.place] is backend]
+        failed = backends[(flight.prefill or flight.view if prefill else flight.view).index]
+        if failed is not None:
+            self.tried += (failed,)
+        self.services.health.readmit_early(self.request.model, self.tried)
         self.flight = None
-        self.on_decision(self.services.plane.resend(self.services.clock.now_ps(), self.request.id, prefill))
+        now_ps = self.services.clock.now_ps()
+        self.on_decision(self.services.plane.resend(now_ps, self.request.id, prefill, places))
         self.services.waiting.nudge()
 
     # --- the end -----------------------------------------------------------------------------------------------------

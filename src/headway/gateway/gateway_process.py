@@ -162,6 +162,7 @@ class Crew:
         self.workers: dict[int, Worker] = {}
         self.pending: dict[int, tuple[float, float]] = {}  # number of a worker to start -> time, and pause before it
         self.ending = self.reloading = False
+        self.announced = False  # whether all workers have served at the same time
         self.error = ""  # error message of the first worker that could not serve; empty if all serve
 
     def start(self, number: int, pause_s: float = 0.0) -> None:
@@ -181,7 +182,6 @@ class Crew:
         signal.signal(signal.SIGHUP, self._reload)
         for number in range(self.count):
             self.start(number)
-        announced = False
         while self.workers or (self.pending and not self.ending):
             links = [worker.link for worker in self.workers.values()]
             sentinels = [worker.process.sentinel for worker in self.workers.values()]
@@ -195,8 +195,9 @@ class Crew:
                     worker.ending = True
                     # A worker that still starts has no requests to end, and may be stuck.
                     (worker.process.terminate if worker.ready else worker.process.kill)()
-            if not announced and len(self.workers) == self.count and all(each.ready for each in self.workers.values()):
-                announced = True
+            complete = len(self.workers) == self.count and all(each.ready for each in self.workers.values())
+            if complete and not self.announced:
+                self.announced = True
                 started(f"http://{self.config.host}:{self.port}")
         self.folder.cleanup()
         if self.error:
@@ -207,7 +208,9 @@ class Crew:
         try:
             while worker.link.poll():
                 kind, text = worker.link.recv()
-                if kind == "wrong":
+                if kind == "wrong" and self.announced:  # the other workers serve on, although the file is invalid now
+                    log.error("worker %d cannot start: %s", worker.number, text)
+                elif kind == "wrong":
                     self.error = self.error or text
                     self.ending = True
                 worker.ready = kind == "ready"

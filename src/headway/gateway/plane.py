@@ -82,28 +82,38 @@ class Plane:
             self._write(now_ps, "arrive", request)
         return self._record(now_ps, request, self.versions.control.arrive(now_ps, request))[1]
 
-    def resend(self, now_ps: int, request_id: int, prefill: bool = False) -> Answer:
+    def resend(self, now_ps: int, request_id: int, prefill: bool = False, tried: Sequence[int] = ()) -> Answer:
         """Route a request again, after its engine (with `prefill`, its prefill engine) failed before the client
-        received a byte. If the model has other engines, the failed engine counts as unreachable for this decision."""
-        self._write(now_ps, "resend", request_id, prefill)
+        received a byte. `tried` has the places of engines that failed the request earlier. If the model has other
+        engines, all these engines count as unreachable for this decision."""
+        self._write(now_ps, "resend", request_id, prefill, list(tried))
         control = self.control
         flight = control.flight(request_id)
         request, engines = flight.request, flight_views(flight)
-        view = engines[-1] if prefill else flight.view
-        state = view.state
+        failed = engines[-1] if prefill else flight.view
         control.on_finished(now_ps, request_id, "retried", 0)
         for engine in engines:
             self.places.count_end(engine)
-        group = control.groups.of(request.model)
-        others = group is not None and state in SERVING and any(peer is not view for peer in group.instances)
-        if others:
+        hidden = [(view, view.state) for view in self._avoided(request, failed, tried)]
+        for view, _ in hidden:
             self._reach(now_ps, view, "unreachable")
         try:
             answer = control.resend(now_ps, request, Priority(flight.priority, flight.hints))
         finally:
-            if others:
+            for view, state in hidden:
                 self._reach(now_ps, view, state)
         return self._record(now_ps, request, answer)[1]
+
+    def _avoided(self, request: Request, failed: InstanceView, tried: Sequence[int]) -> list[InstanceView]:
+        """Return the serving engines that a repeated request avoids: all that have failed it, or only the last one
+        if no other engine is left. If that is the only engine, avoid none."""
+        group = self.control.groups.of(request.model)
+        members = () if group is None else group.instances
+        for places in ({failed.index, *tried}, {failed.index}):
+            left = [view for view in members if view.index not in places]
+            if left and (self.settings.alone or reachable(left)):
+                return [view for view in self.views if view.index in places and view.state in SERVING]
+        return []
 
     def wake(self, now_ps: int) -> Decided:
         """Return decisions on requests that were delayed, that wait for an engine, or that are in the queue."""

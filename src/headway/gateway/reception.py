@@ -51,12 +51,16 @@ class Reception:
         self.half_closed = True
         self.held_bytes = 0  # total size of the request bodies in memory
         self.draining = False
+        self.ending = False  # whether the time that requests in flight had to end is over
         self._turned_away = Occasional(log, "refused a connection from %s: %s")
 
     def begin(self, client: ClientConnection, incoming: Incoming) -> None:
         path = incoming.target
         if (query := path.find(b"?")) >= 0:
             path = path[:query]
+        if self.ending:
+            self._refuse(client, incoming, 503, SHUTTING_DOWN)
+            return
         kind = ROUTED.get(path)
         if kind is None or incoming.method != b"POST":
             self._answer(client, incoming, path)
@@ -150,7 +154,9 @@ class Reception:
             client.close_idle()
 
     def shut_down(self) -> None:
-        """End every request with an error that its client can read."""
+        """End every request with an error that its client can read, also those that wait behind another request of
+        their connection."""
+        self.ending = True
         for client in list(self.clients):
             if isinstance(client.exchange, Exchange):
                 client.exchange.shut_down()

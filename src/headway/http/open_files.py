@@ -16,6 +16,7 @@ from headway.http.wire import Limits
 SHORTAGES: Final = (errno.EMFILE, errno.ENFILE)  # the limit of the process, and the limit of the machine
 EACH: Final = 2  # open files of a client's connection: its own socket, and the socket of an engine
 OWN: Final = 128  # open files of the process itself: log, journal, records, listeners, admin API, etcd, threads
+SPARE: Final = 8  # with fewer files left, connections fail at times: the event loop closes those it cannot accept
 PER_ENGINE: Final = 4  # open files for health checks and metrics of an engine
 NO_FILES: Final = "the gateway cannot open more connections"  # message to clients
 log = logging.getLogger("headway.gateway")
@@ -75,9 +76,10 @@ class OpenFiles:
             level=logging.ERROR,
         )
 
-    def are_short(self, error: BaseException | None = None) -> bool:
-        """Return whether the process cannot open files now, or could not when `error` was raised. Log a shortage."""
-        short = _is_shortage(error) or not _can_open()
+    def are_short(self, error: BaseException | None = None, spare: int = 1) -> bool:
+        """Return whether the process cannot open `spare` files now, or could not when `error` was raised. Log a
+        shortage."""
+        short = _is_shortage(error) or not _can_open(spare)
         if short:
             self._event.note()
         return short
@@ -99,10 +101,15 @@ def _is_shortage(error: BaseException | None) -> bool:
     return False
 
 
-def _can_open() -> bool:
-    """Try to open a file. A failed lookup of a host name does not say that files were short, so test it."""
+def _can_open(files: int) -> bool:
+    """Try to open files. A failed lookup of a host name does not say that files were short, so test it."""
+    opened: list[int] = []
     try:
-        os.close(os.open(os.devnull, os.O_RDONLY))
+        while len(opened) < files:
+            opened.append(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:
         return error.errno not in SHORTAGES
+    finally:
+        for file in opened:
+            os.close(file)
     return True

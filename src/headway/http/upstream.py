@@ -237,12 +237,14 @@ class Upstream(asyncio.Protocol):
     def on_message_begin(self) -> None:
         if self.complete:  # the engine sends without a request: reject this before the parser stores any data
             raise ValueError("an answer without a request")
-        self.fields = []
+        self.fields, self.chunked = [], False  # after a 1xx head, another head follows
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
         self.fields.append((name, value))
-        if name == b"transfer-encoding":  # a client never gets another coding than chunked
+        if name == b"transfer-encoding":
+            if value.strip().lower() != b"chunked":  # the end of the answer would be unknown
+                raise ValueError("a transfer coding other than chunked")
             self.chunked = True
 
     def on_headers_complete(self) -> None:

@@ -24,6 +24,7 @@ LINGER_S: Final = 5.0  # time that a refused client has to stop sending and to r
 MANY_FIELDS: Final = "the request has too many header fields"
 LONG_HEAD: Final = "the head of the request is too long"
 LONG_TARGET: Final = "the URL of the request is too long"
+INCOMPLETE: Final = "the request is not complete"
 NO_UPGRADE: Final = "the connection cannot be upgraded"
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 GONE_S: Final = 0.02  # time until the gateway first looks whether a client that sends no more has disconnected
@@ -238,7 +239,10 @@ class ClientConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """If requests are pending, keep the connection open for their answers. The client may have closed only its
         sending half; `_probe` finds out if it has disconnected."""
-        self.ended = not self.closing and self.host.half_closed and (self.exchange is not None or bool(self.waiting))
+        pending = self.exchange is not None or bool(self.waiting)
+        if self.host.half_closed and self.refusal is None and self._arriving:
+            self.refuse(400, INCOMPLETE, linger=False)
+        self.ended = not self.closing and self.host.half_closed and pending
         if self.ended:
             self._probe(self.host.seconds())
             asyncio.get_running_loop().call_later(GONE_S, self._close_if_gone)
@@ -301,6 +305,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self.fields, self.target, self.body, self.stage = [], b"", [], "head"
+        self.head_bytes = self.head_bytes or 1  # the first byte may have come together with the request before
 
     def on_url(self, url: bytes) -> None:
         self.target += url
@@ -395,8 +400,12 @@ class ClientConnection(asyncio.Protocol):
     @property
     def idle(self) -> bool:
         """Whether no request arrives, waits or is answered on this connection."""
-        arriving = self.stage == "body" or (self.stage == "head" and self.head_bytes > 0)
-        return self.exchange is None and not self.waiting and not arriving
+        return self.exchange is None and not self.waiting and not self._arriving
+
+    @property
+    def _arriving(self) -> bool:
+        """Whether a part of a request has arrived."""
+        return self.stage == "body" or (self.stage == "head" and self.head_bytes > 0)
 
     def close_idle(self) -> None:
         """Close the connection if it is idle."""

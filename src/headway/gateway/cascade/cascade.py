@@ -105,7 +105,7 @@ class Cascade(Exchange):
         self.request = replace(request, deadline_ps=self.request.deadline_ps)
         self.tally = type(self.tally)(self.tally.stream)
         self.flight = self.backend = None
-        self.attempts = self.status = 0
+        self.attempts, self.status, self.tried = 0, 0, ()
         self.again = self.until_close = False
         self.sent_ps = self.first_ps = -1
         self._prepare()

@@ -51,6 +51,8 @@ class Backend:
         self.failures = 0  # number of consecutive failed requests
         self.outcomes = 0  # outcomes of the last requests, one bit each, the newest lowest; 1: failed
         self.ejected = False
+        self.ejected_until = 0.0  # time at which the current ejection ends, in seconds
+        self.early_at = float("-inf")  # time of the last ejection that ended early, in seconds
         self.ejections = 0  # number of ejections since the last success
         self.on_trial = False  # whether the next request decides if the engine is ejected again
         self.trial: Trial | None = None  # the request that decides
@@ -221,3 +223,5 @@ class Fleet:
             self.plane.changed(self.clock.now_ps(), backend.place, state)
             if state in SERVING:
                 self.waiting.wake_soon()
+            else:  # if it was the last one, the patience of queued requests begins
+                self.waiting.nudge()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -23,6 +23,7 @@ from msgspec import Meta, Struct
 from headway.config.keys import PositiveSeconds
 from headway.gateway.engines.follower import Follower, Poller, PollFailed, turn
 from headway.http.open_files import NO_FILES, OpenFiles
+from headway.types import SERVING
 
 if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend, Fleet
@@ -40,6 +41,8 @@ CHECK: Final = "check"  # the reporter of health checks, in `Backend.unready`
 WINDOW: Final = 20  # number of recent requests of which `failed_share` may fail
 REMEMBERED: Final = (1 << WINDOW) - 1
 MOST_DOUBLINGS: Final = 20
+EARLY_S: Final = 1.0  # least time between two ejections of an engine that end early
+TIMER_S: Final = 0.01  # timers may be early by less than this time
 LATE, SILENT = "no answer in time", "silent for too long"
 
 
@@ -201,6 +204,7 @@ class Health:
         backend.ejected, backend.on_trial, backend.trial, backend.outcomes = True, False, None, 0
         seconds = min(self.settings.eject_s * 2.0**backend.ejections, self.settings.eject_most_s)
         seconds = max(seconds, self.settings.eject_s)
+        backend.ejected_until = self.clock.seconds() + seconds
         backend.ejections = min(backend.ejections + 1, MOST_DOUBLINGS)
         log.warning("%s: ejected for %g s, because requests fail: %s", backend.name, seconds, why)
         self.fleet.settle(backend)
@@ -215,7 +219,9 @@ class Health:
     async def _readmit(self, backend: Backend) -> None:
         """Check an ejected engine. If the check passes, or if no checks are configured, send the engine one request as
         a trial. Otherwise check again later."""
-        if self.fleet.names.get(backend.name) is not backend:
+        if self.fleet.names.get(backend.name) is not backend or not backend.ejected:
+            return
+        if self.clock.seconds() < backend.ejected_until - TIMER_S:  # this is the timer of an earlier ejection
             return
         if self.probe is not None and await self.probe(backend):
             self._readmit_later(backend, self.settings.eject_s)
@@ -224,6 +230,30 @@ class Health:
         backend.ejected, backend.on_trial, backend.failures = False, True, 0
         backend.pace.silent_s = 0.0
         self.fleet.settle(backend)
+
+    def readmit_early(self, model: str, tried: Collection[Backend]) -> None:
+        """If all engines that serve a model have failed a request (`tried`), end the ejection of another one, if it
+        passes its checks: the engine may have recovered. One more failure ejects it again."""
+        now, fleet = self.clock.seconds(), self.fleet
+        others = [
+            other
+            for other in fleet.names.values()
+            if other not in tried and (not other.spec.models or model in other.spec.models)
+        ]
+        ejected = [
+            other
+            for other in others
+            if other.ejected
+            and not (other.unready or other.unanswered or other.name in fleet.cordoned)
+            and other.pace.silent_s <= SUSPICIOUS_S  # a request to a hung engine would be lost
+            and now - other.early_at >= EARLY_S
+        ]
+        if not ejected or any(other.view.state in SERVING for other in others):
+            return
+        backend = min(ejected, key=lambda other: other.ejections)
+        log.warning("%s: the ejection ends early, because the other engines fail", backend.name)
+        backend.ejected, backend.early_at, backend.failures = False, now, self.settings.failures - 1
+        fleet.settle(backend)
 
     def begin_trial(self, backend: Backend, exchange: Trial) -> bool:
         """Make the exchange the trial of its engine. Return False if another request is the trial already. The last
@@ -273,7 +303,8 @@ class Health:
         if hangs or pace.stalls(owing, timeouts, now):
             ejected = self.eject(backend, f"no data for {pace.silent_s:.0f} s")
             for answer in owing:
-                if answer.sent or ejected or not hangs:  # the last engine of a model may still wake up
+                overdue = now - answer.since > timeouts.first_byte_s
+                if answer.sent or ejected or not hangs or overdue:  # the last engine of a model may still wake up
                     answer.give_up(SILENT if answer.sent else LATE, elsewhere=ejected)
             return
         if not backend.ejected and pace.dawdles(timeouts):

@@ -11,6 +11,7 @@ from headway.config.documents import beside, parse_yaml
 from headway.errors import HeadwayError
 from headway.gateway.config import Config, named_files
 from headway.http.event_loop import cancel
+from headway.http.open_files import SHORTAGES
 
 if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Fleet
@@ -40,6 +41,7 @@ class FileSource:
         self._data: bytes | None = None
         self._document: dict[str, Any] = {}
         self._applied = self._latest = self._look()
+        self._refused = False  # whether the content that was read last is invalid
         self._started = self._before = self._document
         self._task: asyncio.Task[None] | None = None
 
@@ -58,28 +60,37 @@ class FileSource:
                 log.exception("%s: the gateway could not apply the changes in this file", self.path)
 
     def look(self) -> None:
-        before, self._latest = self._latest, self._look()
+        try:
+            before, self._latest = self._latest, self._look()
+        except OSError:  # a shortage of open files, which says nothing about the content
+            return
         if self._latest != before or self._latest == self._applied:
             return
         self._apply()
 
     def reload(self) -> None:
         """Apply the file now. The log says so, even if nothing has changed."""
-        self._latest = self._look()
-        if self._latest == self._applied:
+        try:
+            self._latest = self._look()
+        except OSError as error:
+            log.warning("%s: cannot be read now (%s); a change takes effect later", self.path, error.strerror)
+            return
+        if self._latest == self._applied and not self._refused:
             log.info("%s: reloaded; nothing has changed", self.path)
         else:
             self._apply()
 
     def _apply(self) -> None:
-        self._applied = self._latest
+        self._applied, self._refused = self._latest, False
         try:
             self._take(Config.load(self.path))
         except HeadwayError as error:
+            self._refused = True
             log.warning("%s: the new content is refused, and the old settings stay: %s", self.path, error)
 
     def _look(self) -> tuple[bytes | None, ...]:
-        """Return the bytes of the file, of the bundles that it names, and of its key file."""
+        """Return the bytes of the file, of the bundles that it names, and of its key file. In a shortage of open files,
+        raise OSError."""
         data = _bytes(self.path)
         if data != self._data:
             self._data, self._document = data, _document(data or b"", self.path)
@@ -122,7 +133,9 @@ def _changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 def _bytes(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
-    except OSError:
+    except OSError as error:
+        if error.errno in SHORTAGES:
+            raise
         return None
 
 
