@@ -405,7 +405,7 @@ def _read(file: Path) -> bytes:
 def _count_files(pid: int) -> int:
     """Return the number of files that a process has open; 0 if it has just ended."""
     try:
-        return len(os.listdir(f"/proc/{pid}/fd"))
+        return len(list(Path(f"/proc/{pid}/fd").iterdir()))
     except (FileNotFoundError, ProcessLookupError):
         return 0
 
