@@ -143,14 +143,15 @@ class Chaos:
 
     def workers(self) -> list[int]:
         children = Path(f"/proc/{self.gateway.pid}/task/{self.gateway.pid}/children").read_text().split()
-        return [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return [int(pid) for pid in children if b"spawn_main" in _read(Path(f"/proc/{pid}/cmdline"))]
 
     async def watch_memory(self) -> None:
         while True:
             sizes = {}
             for pid in self.workers():
-                status = Path(f"/proc/{pid}/status").read_text()
-                sizes[pid] = int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1024
+                size = re.search(rb"VmRSS:\s+(\d+)", _read(Path(f"/proc/{pid}/status")))
+                if size is not None:
+                    sizes[pid] = int(size[1]) / 1024
             self.memory.append(sizes)
             await asyncio.sleep(max(1.0, self.seconds / 100))
 
@@ -262,20 +263,29 @@ class Chaos:
             await asyncio.sleep(SILENCE_S + 5)
 
     async def lack_descriptors(self) -> None:
+        fault = self.of_kind("fd shortage")[-1]
+        limits: dict[int, int] = {}
         for pid in self.workers():
-            used = len(list(Path(f"/proc/{pid}/fd").iterdir()))
-            _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, (used, hard))
+            limits[pid] = _count_files(pid)
+            with suppress(ProcessLookupError):
+                _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+                resource.prlimit(pid, resource.RLIMIT_NOFILE, (limits[pid], hard))
         opened: list[asyncio.StreamWriter] = []
         with suppress(OSError):  # a gateway process may just be replaced
             for _ in range(60):
                 opened.append((await asyncio.open_connection("127.0.0.1", self.port))[1])
-        await asyncio.sleep(self.rng.uniform(1, 3))
+        end, full = time.monotonic() + self.rng.uniform(1, 3), False
+        while time.monotonic() < end:
+            full = full or any(_count_files(pid) >= limit - 2 for pid, limit in limits.items())
+            await asyncio.sleep(0.1)
+        if not full:  # other requests have just ended, so that these connections found room
+            fault.kind = "few files"
         for writer in opened:
             writer.close()
         for pid in self.workers():
-            _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
+            with suppress(ProcessLookupError):
+                _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+                resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
 
     # --- the verdict --------------------------------------------------------------------------------------------------
 
@@ -383,6 +393,21 @@ class Chaos:
 
 def _seconds(stamp: str) -> float:
     return datetime.fromisoformat(stamp).timestamp()
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except (FileNotFoundError, ProcessLookupError):  # the process has just ended
+        return b""
+
+
+def _count_files(pid: int) -> int:
+    """Return the number of files that a process has open; 0 if it has just ended."""
+    try:
+        return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
 
 
 def _link(file: Path) -> str:

@@ -20,6 +20,6 @@ def test_the_program_behind_make_chaos_starts() -> None:
     assert result.returncode == 0 and "--minutes" in result.stdout, result.stderr
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_under_random_faults_every_request_is_answered_and_nothing_is_left_over() -> None:
     assert run_chaos(seconds=60, rate=40, seed=1) == []

@@ -127,6 +127,21 @@ def test_an_ejection_ends_early_if_all_other_engines_fail_a_request(live):
     gateway.until(gateway.idle)
 
 
+def test_the_ejection_of_an_engine_that_has_hung_ends_early_once_its_checks_pass_again(live):
+    gateway = live(2, policies=TURNS, health={"eject": "10m"})
+    checks = start_checks(gateway, timeout_s=0.1)
+    gateway.until(lambda: len(checks.pulses) == 2 and all(pulse.answered for pulse in checks.pulses.values()))
+    backend, engine = gateway.app.fleet.names["e0"], gateway.engines[0]
+    engine.mode, engine.health = "hang", 0
+    assert {chat(gateway).headers["x-headway-target"] for _ in range(4)} == {"e1"}
+    assert backend.ejected
+    engine.mode, engine.health = "ok", 200
+    gateway.until(lambda: not backend.unready)
+    gateway.engines[1].mode = "reset"
+    assert chat(gateway).headers["x-headway-target"] == "e0" and not backend.ejected
+    gateway.until(gateway.idle)
+
+
 @pytest.mark.parametrize("trouble", ["unready", "cordoned", "hung"])
 def test_no_ejection_ends_early_if_the_engine_cannot_serve(live, trouble):
     gateway = live(2, policies=TURNS, health={"failures": 1, "eject": "10m", "path": None})

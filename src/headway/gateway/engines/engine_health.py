@@ -116,6 +116,8 @@ class Checks:
             why = await self.check(backend)
             if why != NO_FILES and pulse.turned(not why, self.settings.fall, self.settings.rise):
                 log.warning("%s: %s", backend.name, f"health checks fail: {why}" if why else "health checks pass again")
+                if not why:  # the engine has recovered, whatever it still owes
+                    backend.pace.silent_s = 0.0
                 self.fleet.ready(backend.name, not why, why, CHECK)
             left = pulse.began + (interval if pulse.up and not pulse.row else soon) - self.clock.seconds()
             pulse.early.clear()
