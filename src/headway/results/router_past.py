@@ -92,13 +92,12 @@ class RecentHits(Struct, eq=False, gc=False):
     def look(self, now_ps: int) -> float:
         """Return the fraction of prompt tokens that the last requests before now found cached. Requests that start now
         do so after the decision."""
-        if not self.since < now_ps <= self.until:
-            end = bisect_left(self.times, now_ps)
-            begin = max(0, end - HIT_REQUESTS)
-            self.since = self.times[end - 1] if end else -NEVER
-            self.until = self.times[end] if end < len(self.times) else NEVER
-            tokens = self.tokens[end] - self.tokens[begin]
-            self.share = (self.cached[end] - self.cached[begin]) / tokens if tokens else 0.0
+        end = bisect_left(self.times, now_ps)
+        begin = max(0, end - HIT_REQUESTS)
+        self.since = self.times[end - 1] if end else -NEVER
+        self.until = self.times[end] if end < len(self.times) else NEVER
+        tokens = self.tokens[end] - self.tokens[begin]
+        self.share = (self.cached[end] - self.cached[begin]) / tokens if tokens else 0.0
         return self.share
 
 
@@ -224,5 +223,11 @@ class RouterPast:
         is empty."""
         if not self.hits:
             return []
-        hits = [self.hits.get(index) for index in candidates]
-        return [each.look(now_ps) if each is not None else 0.0 for each in hits]
+        rates = []
+        for index in candidates:
+            hits = self.hits.get(index)
+            if hits is None:
+                rates.append(0.0)
+            else:
+                rates.append(hits.share if hits.since < now_ps <= hits.until else hits.look(now_ps))
+        return rates
