@@ -5,17 +5,20 @@ from rich.text import Text
 
 from headway.experiment.engine_fit import EngineFit
 from headway.experiment.linear_fit import LinearFit
-from headway.experiment.validate import RECORDED, SIMULATED, Validation
+from headway.experiment.validate import QUEUED, RECORDED, SIMULATED, Validation
 from headway.latency.calibration import Calibration
 from headway.report import html
 from headway.report.charts import figure, legend, palette, side_by_side
 from headway.report.digest import curve
 from headway.report.number_format import GAP, number, percent
-from headway.report.sections.latency_curves import LONG, NAMES, cdf
+from headway.report.sections import latency_curves
+from headway.report.sections.latency_curves import cdf
 from headway.report.terminal import table
 from headway.types import Json
 
 HEADERS = ("", "statistic", "simulated ms", "recorded ms", "error")
+NAMES = latency_curves.NAMES | {QUEUED: "TTFT queued"}
+LONG = latency_curves.LONG | {QUEUED: "Time from queueing to first token"}
 COLOURS = palette((SIMULATED, RECORDED), RECORDED)
 NOTE = "Share of answered requests at or below a time; the dashed line is the recorded run."
 
@@ -30,7 +33,8 @@ def report(validation: Validation) -> RenderableType:
 def charts(validation: Validation) -> dict[str, tuple[str, Json]]:
     """Return the title and the chart of each latency. A chart shows the simulated and the recorded distribution."""
     drawn = {}
-    for kind, short in NAMES.items():
+    for kind in validation.latency:
+        short = NAMES[kind]
         curves = {side: points for side in (SIMULATED, RECORDED) if (points := curve(validation.times[side][kind]))}
         if curves:
             drawn[kind] = f"{LONG[kind]} ({short})", cdf(short, curves, COLOURS, RECORDED, None)
@@ -107,7 +111,9 @@ def of_run(fit: EngineFit | LinearFit) -> RenderableType:
         durations = (f"{key} {value}" for key, value in fit.latency.items() if key != "model")
         changes = f"{', '.join(durations)} ({fit.runs} runs)"
     else:
-        changes = f"host {fit.host_ms:.3f} ms per step, all GPU times × {fit.scale:.4f} ({fit.runs} runs)"
+        times = fit.all_reduce_times
+        factor = f"all GPU times × {fit.scale:.4f}" if times is None else f"all-reduces × {times:.4f}"
+        changes = f"host {fit.host_ms:.3f} ms per step, {factor} ({fit.runs} runs)"
     before = fit.before.worst
     was = "" if before is None else f"Before the fit, the largest error was {100 * before[2]:+.1f} %."
     return Group(Text(changes, style="bold"), report(fit.after), Text(was))
