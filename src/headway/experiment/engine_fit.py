@@ -41,6 +41,7 @@ HOLD: Final = 1e-3  # weight of the penalty for leaving the start point, relativ
 # Entries with zero change only the host time. All-reduces are a small part of a step, so they need large steps.
 STEPS: Final = ((0.7, 0.0), (0.2, 0.0), (0.05, 0.0), (0.3, 0.1), (0.1, 0.03), (0.03, 0.01), (0.01, 0.003))
 REDUCE_STEPS: Final = ((0.7, 0.7), (0.3, 0.4), (0.1, 0.2), (0.05, 0.1), (0.02, 0.04), (0.01, 0.02))
+SPEC_SHEET: Final = "from a spec sheet; the run shows only one factor"
 LEAST_HOST_PS: Final = 10**7
 LEAST_REDUCE: Final = 0.1  # minimum factor on the times of all-reduces
 
@@ -129,7 +130,8 @@ def fit_profile(
     if not profile.calibrated:
         longest = max(request.prompt_tokens + request.output_tokens for request in engine.requests)
         fitted = replace(fitted, tokens=(1, longest), context=(1, longest), shapes=(loaded.cluster.shape().name,))
-        fitted = replace(fitted, measured="one run of an engine, no steps of the GPU alone")
+        assumed = dict.fromkeys(asdict(profile.constants), SPEC_SHEET)
+        fitted = replace(fitted, measured="one run of an engine, no steps of the GPU alone", assumed=assumed)
     what = f"all-reduces between {loaded.cluster.tp} GPUs" if split else "all times of the GPU"
     source = f"{profile.source}; matched with the run of an engine ({Path(recorded).name}): {what} × {exp(at[1]):.4g}"
     text = _document(fitted, source, as_of or NOT_TOLD, profile.error | _errors(after))
@@ -218,6 +220,7 @@ def _document(profile: Profile, source: str, as_of: str, error: dict[str, str]) 
         "context": list(profile.context),
         "shapes": list(profile.shapes),
         "covers": list(profile.covers),
+        "assumed": profile.assumed,
         "engine": profile.engine,
         "host": f"{profile.host_ps / 1e6:.10g}us",
         "host_sequence": f"{profile.host_sequence_ps / 1e6:.10g}us",

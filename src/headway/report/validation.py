@@ -1,5 +1,6 @@
 """The output of `headway validate` and of calibration: errors in the terminal, and distributions as a page."""
 
+from msgspec.structs import asdict
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -19,6 +20,7 @@ from headway.types import Json
 HEADERS = ("", "statistic", "simulated ms", "recorded ms", "error")
 NAMES = latency_curves.NAMES | {QUEUED: "TTFT queued"}
 LONG = latency_curves.LONG | {QUEUED: "Time from queueing to first token"}
+KIND_NAMES = {"experts": "mixtures of experts", "fp8": "weights of 8 bits", "packed": "weights below 8 bits"}
 COLOURS = palette((SIMULATED, RECORDED), RECORDED)
 NOTE = "Share of answered requests at or below a time; the dashed line is the recorded run."
 
@@ -102,7 +104,23 @@ def calibration_report(calibration: Calibration) -> RenderableType:
         table("held out", "steps", "median", "p90", "worst", rows=rows),
         "",
         Text(f"Absolute error on {steps:,} held-out steps; the profile itself is fitted to all steps."),
+        *_assumed(calibration),
     )
+
+
+def _assumed(calibration: Calibration) -> list[RenderableType]:
+    """Return the constants that the steps do not determine."""
+    parts: list[RenderableType] = []
+    if calibration.assumed:
+        values = asdict(calibration.constants)
+        rows = [[name, f"{values[name]:.5g}", reason] for name, reason in calibration.assumed.items()]
+        grid = table("assumed", "value", "reason", rows=rows, left=(0, 2))
+        grid.columns[2].no_wrap = False
+        parts += ["", Text("The steps do not determine these constants:"), grid]
+    absent = [words for kind, words in KIND_NAMES.items() if kind not in calibration.covers]
+    if absent:
+        parts += ["", Text(f"Not in these steps, and therefore not fitted: {', '.join(absent)}.")]
+    return parts
 
 
 def of_run(fit: EngineFit | LinearFit) -> RenderableType:
