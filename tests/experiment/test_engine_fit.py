@@ -156,6 +156,7 @@ def test_a_spec_sheet_that_was_matched_counts_as_measured_up_to_the_longest_requ
     result = package.hardware(str(mine))
     assert result["calibrated"] and "matched with the run of an engine (engine.csv)" in result["source"]
     assert result["measured"] == "one run of an engine, no steps of the GPU alone"
+    assert {each["origin"] for each in result["constants"].values()} == {"assumed"}
     assert result["range"] == {"tokens": [1, 640], "context": [1, 640]} and result["shapes"] == ["llama-3.1-8b"]
     assert "mine: measured" in headway("hardware", "show", str(mine)).stdout
 
