@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import csv
 import json
+from importlib import resources
+from math import log
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
+from rich.console import Console
 
 import headway as package
 from conftest import Run
+from headway.config import section
 from headway.errors import HeadwayError
+from headway.experiment.engine_fit import EngineFit, _document, _fitted
 from headway.experiment.notes import note_unmeasured
+from headway.latency.gpus import read_gpu
+from headway.latency.profiles import Profile, read_profile
+from headway.report import validation
 from headway.results.recorded import COLUMNS
 from headway.scenario.scenario import Scenario
 from headway.types import PS_PER_SECOND
@@ -24,10 +34,10 @@ SCENARIO: dict[str, Any] = {
 }
 
 
-def engine(file: Path, host: str, requests: int | None = None) -> Path:
+def engine(file: Path, host: str, requests: int | None = None, scenario: dict[str, Any] = SCENARIO) -> Path:
     """Return the run of an engine with a slower host."""
-    cluster = {**SCENARIO["cluster"], "latency": {"model": "hardware", "host": host}}
-    table = package.simulate({**SCENARIO, "cluster": cluster}).requests
+    cluster = {**scenario["cluster"], "latency": {"model": "hardware", **scenario["cluster"]["latency"], "host": host}}
+    table = package.simulate({**scenario, "cluster": cluster}).requests
     names = ("arrival_ps", "first_token_ps", "finished_ps", "prompt_tokens", "output_tokens")
     with file.open("w", encoding="utf-8", newline="") as out:
         writer = csv.writer(out)
@@ -49,6 +59,92 @@ def test_a_slower_engine_is_matched_on_requests_that_the_fit_had_not_seen(tmp_pa
     assert profile["constants"]["kv_tb_s"]["value"] <= 4.8  # the card's
 
 
+def test_a_factor_for_several_gpus_changes_only_their_all_reduces() -> None:
+    profile = replace(read_profile("h200", read_gpu("h200", "gpu"), "profile"), engine="vllm-0.18", host_sequence_ps=7)
+    fitted = _fitted(profile, (log(8e8), log(1.5)), split=True)
+    assert fitted == replace(profile, host_ps=8 * 10**8, all_reduce_times=1.5)
+    text = yaml.safe_load(_document(fitted, "a run", "2026-11", {}))
+    assert section.read(Profile, text, "profile") == replace(fitted, source="a run", as_of="2026-11", error={}, name="")
+    single = _fitted(profile, (log(8e8), log(1.5)), split=False)
+    assert single.all_reduce_times == 1.0
+    assert single.constants.kv_tb_s == pytest.approx(profile.constants.kv_tb_s / 1.5)
+
+
+def on_two_gpus(**latency: Any) -> dict[str, Any]:
+    """Return a scenario with few requests on two GPUs."""
+    cluster = {**SCENARIO["cluster"], "tp": 2, "latency": {"model": "hardware", **latency}}
+    return {"workload": {**SCENARIO["workload"], "requests": 40, "output_tokens": 8}, "cluster": cluster}
+
+
+@pytest.fixture(scope="module")
+def split(tmp_path_factory: pytest.TempPathFactory) -> tuple[EngineFit, Path]:
+    """A fit to a run on two GPUs whose all-reduces take three times as long, and the file that it writes."""
+    folder = tmp_path_factory.mktemp("split")
+    slow = folder / "slow.yaml"
+    shipped = (resources.files("headway") / "presets" / "profiles" / "h200.yaml").read_text(encoding="utf-8")
+    slow.write_text(shipped.replace("constants:", "all_reduce_times: 3.0\nconstants:"), encoding="utf-8")
+    recorded = engine(folder / "engine.csv", "500us", scenario=on_two_gpus(profile=str(slow)))
+    fit = package.calibrate_run(recorded, on_two_gpus(), folder / "mine.yaml")
+    assert isinstance(fit, EngineFit)
+    return fit, folder / "mine.yaml"
+
+
+@pytest.mark.full
+def test_a_run_on_two_gpus_fits_the_all_reduces_and_says_so(split: tuple[EngineFit, Path]) -> None:
+    fit, file = split
+    assert fit.before.worst is not None and fit.after.worst is not None
+    assert abs(fit.after.worst[2]) < 0.02 < abs(fit.before.worst[2])
+    assert fit.scale == 1.0 and fit.all_reduce_times == pytest.approx(3.0, rel=0.3)
+    text = file.read_text(encoding="utf-8")
+    profile = yaml.safe_load(text)
+    assert profile["all_reduce_times"] == fit.all_reduce_times == fit.summary()["all_reduce_times"]
+    assert "all-reduces between 2 GPUs ×" in profile["source"] and "all times of the GPU" not in text
+    with Console(width=80) as console, console.capture() as captured:
+        console.print(validation.of_run(fit))
+    assert f"all-reduces × {fit.all_reduce_times:.4f}" in captured.get() and "all GPU times" not in captured.get()
+
+
+@pytest.mark.full
+def test_a_profile_fitted_to_two_gpus_leaves_the_times_of_one_gpu_as_they_are(split: tuple[EngineFit, Path]) -> None:
+    _, file = split
+    for model in ("llama-3.1-8b", "qwen-3-30b-a3b", {"like": "llama-3.1-8b", "dtype_bytes": 1}):
+        ours, shipped = (package.latency(gpu, model) for gpu in (str(file), "h200"))
+        for decode in ([], [700], [900] * 40):
+            for chunks in ([], [(512, 0)], [(2048, 8192)]):
+                assert ours.step_ms(decode, chunks) == shipped.step_ms(decode, chunks)
+    assert package.latency(str(file), "llama-3.1-8b", 2).step_ms([700]) > package.latency(
+        "h200", "llama-3.1-8b", 2
+    ).step_ms([700])
+
+
+@pytest.mark.full
+def test_the_fitted_profile_keeps_the_engine_and_what_it_covers(split: tuple[EngineFit, Path], tmp_path: Path) -> None:
+    covers = read_profile(str(split[1]), read_gpu("h200", "gpu"), "profile").covers
+    assert covers == ("experts", "fp8", "packed")
+    own = tmp_path / "own.yaml"
+    own.write_text(split[1].read_text(encoding="utf-8"), encoding="utf-8")
+    scenario = on_two_gpus(profile=str(own), engine="vllm-0.18")
+    fit = package.calibrate_run(engine(tmp_path / "engine.csv", "608us", scenario=scenario), scenario)
+    assert isinstance(fit, EngineFit) and fit.before.worst is not None and fit.before.worst[2] == pytest.approx(0)
+    profile = yaml.safe_load(fit.profile)
+    assert (profile["engine"], profile["host"], profile["host_sequence"]) == ("vllm-0.18", "608us", "9.8us")
+    assert profile["all_reduce_times"] == split[0].all_reduce_times
+
+
+@pytest.mark.full
+def test_the_order_of_the_rows_changes_no_fit(tmp_path: Path) -> None:
+    scenario = on_two_gpus()
+    file = engine(tmp_path / "engine.csv", "800us", scenario=scenario)
+    head, *lines = file.read_text(encoding="utf-8").splitlines()
+    lines = [f"{line},bench-{at}" for at, line in enumerate(lines)]
+    fits = []
+    for seed in (1, 2):
+        Random(seed).shuffle(lines)
+        file.write_text("\n".join([f"{head},request_id", *lines]), encoding="utf-8")
+        fits.append(package.calibrate_run(file, scenario))
+    assert fits[0].summary() == fits[1].summary()
+
+
 @pytest.mark.full
 def test_a_spec_sheet_that_was_matched_counts_as_measured_up_to_the_longest_request(
     tmp_path: Path, headway: Run
@@ -60,6 +156,7 @@ def test_a_spec_sheet_that_was_matched_counts_as_measured_up_to_the_longest_requ
     result = package.hardware(str(mine))
     assert result["calibrated"] and "matched with the run of an engine (engine.csv)" in result["source"]
     assert result["measured"] == "one run of an engine, no steps of the GPU alone"
+    assert {each["origin"] for each in result["constants"].values()} == {"assumed"}
     assert result["range"] == {"tokens": [1, 640], "context": [1, 640]} and result["shapes"] == ["llama-3.1-8b"]
     assert "mine: measured" in headway("hardware", "show", str(mine)).stdout
 

@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -82,6 +83,91 @@ def test_the_warm_up_is_left_out_of_both_and_lost_requests_are_said(tmp_path: Pa
     assert outcome.requests == {"simulated": (30, 30), "recorded": (29, 30)}
     assert outcome.notes == ["1 recorded requests got no answer. The comparison leaves them out."]
     assert outcome.worst is not None and abs(outcome.worst[2]) < 0.5
+
+
+def test_the_order_of_the_rows_changes_no_result(tmp_path: Path) -> None:
+    run = package.simulate({**SCENARIO, "warmup": 10})
+    recorded = rows(run)
+    for row in recorded:
+        row["arrival"] = int(row["arrival"])  # several requests arrive at one instant
+    first = package.validate(run, as_jsonl(tmp_path / "engine.jsonl", recorded))
+    for seed in range(5):
+        Random(seed).shuffle(recorded)
+        again = package.validate(run, as_jsonl(tmp_path / "engine.jsonl", recorded))
+        assert (again.latency, again.times, again.notes) == (first.latency, first.times, first.notes)
+
+
+@pytest.mark.parametrize("name", ["bench-{}", "{}"])
+def test_the_warm_up_is_found_by_request_id_even_if_the_engine_received_requests_in_another_order(
+    name: str, tmp_path: Path
+) -> None:
+    result = package.simulate({**SCENARIO, "warmup": 10})
+    recorded = [row | {"request_id": name.format(at)} for at, row in enumerate(rows(result))]
+    late = recorded[3]  # of the warm-up
+    for key in ("arrival", "first_token", "last_token"):
+        late[key] += 1e3
+    outcome = package.validate(result, as_csv(tmp_path / "engine.csv", recorded[::-1]))
+    assert all(each["error"] == pytest.approx(0) for kind in outcome.latency.values() for each in kind.values())
+
+
+def test_ids_of_the_replayed_trace_match_the_requests(tmp_path: Path) -> None:
+    lines = []
+    for at in range(20):
+        prompt = 300 + 16 * at
+        blocks = [2 * at, 2 * at + 1][: (prompt + 511) // 512]
+        name = f"{'xyz'[at % 3]}{at * 7 % 20}"
+        keys = {"timestamp": at * 50, "input_length": prompt, "output_length": 12, "hash_ids": blocks}
+        lines.append(keys | {"request_id": name})
+    trace = as_jsonl(tmp_path / "trace.jsonl", lines)
+    result = package.simulate({**SCENARIO, "workload": {"trace": {"path": str(trace)}}, "warmup": 5})
+    recorded = [row | {"id": line["request_id"]} for row, line in zip(rows(result), lines, strict=True)]
+    for row in recorded[:5]:
+        row.update({key: row[key] + 1e3 for key in ("arrival", "first_token", "last_token")})
+    outcome = package.validate(result, as_jsonl(tmp_path / "engine.jsonl", recorded[::-1]))
+    assert all(each["error"] == pytest.approx(0) for kind in outcome.latency.values() for each in kind.values())
+
+
+@pytest.mark.parametrize("arrival", ["arrival", "arrival_ts", "arrival_time"])
+def test_the_time_to_the_first_token_counts_from_the_arrival_and_from_the_queueing(
+    arrival: str, run: package.Result, tmp_path: Path
+) -> None:
+    recorded = []
+    for row in rows(run):
+        row["queued_ts"] = row.pop("arrival")
+        recorded.append({arrival: row["queued_ts"] - 0.25, **row})
+    outcome = package.validate(run, as_csv(tmp_path / "engine.csv", recorded))
+    assert list(outcome.latency) == ["ttft", "ttft_queued", "tpot", "e2e"]
+    for name, each in outcome.latency["ttft_queued"].items():
+        assert each["error"] == pytest.approx(0, abs=1e-6)
+        after = outcome.latency["ttft"][name]
+        assert after["recorded_ms"] == pytest.approx(each["recorded_ms"] + 250)
+        assert after["simulated_ms"] == each["simulated_ms"]  # nothing delays a request before its instance
+    assert "TTFT queued" in validation.page(outcome)
+
+
+def test_a_simulated_request_is_queued_when_it_reaches_its_instance(tmp_path: Path) -> None:
+    result = package.simulate(
+        {**SCENARIO, "policies": {"flow": {"name": "bands", "saturation": "concurrency", "max_inflight": 1}}}
+    )
+    columns = result.requests.column
+    waits = [queued - arrival for arrival, queued in zip(columns("arrival_ps"), columns("enqueued_ps"), strict=True)]
+    assert max(waits) > 0
+    result.save(tmp_path / "run")
+    outcome = package.validate(result, tmp_path / "run")
+    apart = outcome.latency["ttft"]["mean"]["simulated_ms"] - outcome.latency["ttft_queued"]["mean"]["simulated_ms"]
+    assert apart == pytest.approx(sum(waits) / len(waits) / 1e9)
+
+
+@pytest.mark.parametrize("clock", ["arrival_time", "queued_ts"])
+def test_a_column_with_another_clock_is_ignored(clock: str, run: package.Result, tmp_path: Path) -> None:
+    recorded = []
+    for row in rows(run):
+        if clock == "arrival_time":  # as in vLLM's log
+            row["queued_ts"] = row.pop("arrival")
+        recorded.append(row | {clock: row["first_token"] + 1.7e9})
+    outcome = package.validate(run, as_csv(tmp_path / "engine.csv", recorded))
+    assert list(outcome.latency) == ["ttft", "tpot", "e2e"]
+    assert outcome.latency["ttft"]["mean"]["error"] == pytest.approx(0, abs=1e-6)
 
 
 def test_other_requests_are_noticed(run: package.Result, tmp_path: Path) -> None:

@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import headway
 from conftest import Run
 from headway.errors import HeadwayError
 from headway.latency import read_gpu
-from headway.latency.calibration import calibrate
+from headway.latency.calibration import Calibration, calibrate, read_steps
+from headway.latency.fit import FREE, fit, starting_constants, unidentified
+from headway.latency.profiles import read_profile
 from headway.latency.tables import COLUMNS, read_rows
+from headway.report import validation
 
 H200 = read_gpu("h200", "gpu")
 MEASURED = Path(__file__).parents[3] / "shared" / "calibration" / "h200" / "steps.csv"
@@ -30,17 +34,17 @@ def _command(request: pytest.FixtureRequest) -> Run:
     return found
 
 
-def made() -> list[Row]:
-    """Steps that the shipped profile itself would take."""
-    asked = headway.latency("h200", "llama-3.1-8b")
+def made(model: str = "llama-3.1-8b", **changes: Any) -> list[Row]:
+    """Steps that the shipped profile itself would take. `changes` are the columns that change the model."""
+    asked = headway.latency("h200", {"like": model, **changes})
     rows = []
     for batch in (0, 1, 8, 32, 128):
         for context in (256, 2048, 9000) if batch else (0,):
             for new, past in ((0, 0), (100, 0), (512, 0), (512, 4096), (2048, 0), (4096, 8192)):
                 if batch or new:
                     ms = asked.step_ms([context] * batch, [(new, past)] if new else [])
-                    values = ("llama-3.1-8b", batch, batch * context, int(new > 0), new, past, ms)
-                    rows.append(dict(zip(("shape", *COLUMNS), values, strict=True)))
+                    values = (model, batch, batch * context, int(new > 0), new, past, ms)
+                    rows.append(dict(zip(("shape", *COLUMNS), values, strict=True)) | changes)
     return rows
 
 
@@ -64,6 +68,71 @@ def test_a_profile_is_found_again_from_its_own_steps(tmp_path: Path) -> None:
     assert ours.step_ms([700] * 16, [(300, 0)]) == pytest.approx(shipped.step_ms([700] * 16, [(300, 0)]), rel=0.05)
 
 
+def test_constants_that_the_steps_do_not_determine_are_listed_as_assumed(tmp_path: Path, run_headway: Run) -> None:
+    file = written(tmp_path / "steps.csv", made())
+    done = run_headway("calibrate", str(file), "-o", "mine.yaml", "--gpu", "h200", "--json", cwd=tmp_path)
+    summary = json.loads(done.stdout)
+    assumed = summary["assumed"]
+    assert assumed["narrow_heads"] == assumed["short_pairs"] == "no step depends on it"  # heads of 128, long chunks
+    assert summary["constants"]["narrow_heads"] == FREE["narrow_heads"][0]
+    assert assumed["mixed_kv"] == "ended at its minimum" and summary["constants"]["mixed_kv"] == 1
+    # One model does not show how much of a step's constant part belongs to its layers.
+    assert assumed["step_us"] == "the steps show only a combination with layer_us"
+    assert not {"weights_tb_s", "kv_tb_s", "matmul_tflops", "prefill_tflops", "decode_us", "crowd_us"} & assumed.keys()
+    assert summary["covers"] == []
+    profile = read_profile(str(tmp_path / "mine.yaml"), H200, "profile")
+    assert profile.assumed == assumed and profile.covers == ()
+
+
+def test_the_table_names_what_was_not_determined_and_what_was_not_measured() -> None:
+    constants = starting_constants(4.8, 989)
+    assumed = {"narrow_heads": "no step depends on it"}
+    found = Calibration("h200", constants, (), 68, (1, 512), (128, 2048), ("llama-3.1-8b",), ("experts",), assumed)
+    with Console(width=80) as console, console.capture() as captured:
+        console.print(validation.calibration_report(found))
+    words = " ".join(captured.get().split())
+    assert "narrow_heads 0.3 no step depends on it" in words
+    assert "not fitted: weights of 8 bits, weights below 8 bits." in words
+
+
+def test_without_mixed_steps_the_constants_of_mixed_steps_are_assumed(tmp_path: Path) -> None:
+    rows = [row for row in made() if not (row["batch"] and row["new_tokens"])]
+    found = calibrate(written(tmp_path / "steps.csv", rows * 3), H200)
+    mixed = ("mixed_us", "mixed_kv", "beside_us", "beside_row_us", "padded_rows")
+    assert {found.assumed[name] for name in mixed} == {"no step depends on it"}
+    assert all(getattr(found.constants, name) == pytest.approx(FREE[name][0]) for name in mixed)
+
+
+@pytest.mark.full
+def test_steps_with_experts_and_8_bits_fit_their_constants(tmp_path: Path) -> None:
+    bits = {"dtype_bytes": 1, "kv_dtype_bytes": 1}
+    groups = made(), made("qwen-3-30b-a3b"), made("mixtral-8x7b"), made(**bits)
+    keys = dict.fromkeys(bits, "")
+    found = calibrate(written(tmp_path / "steps.csv", [keys | row for group in groups for row in group]), H200)
+    assert found.covers == ("experts", "fp8")
+    assert all(each.median < 0.01 and each.p90 < 0.03 for each in found.errors)
+    shipped = headway.latency("h200", "llama-3.1-8b").profile.constants
+    for name in ("expert_tb_s", "route_us", "fp8_tb_s", "kv8_tb_s"):
+        assert name not in found.assumed
+        assert getattr(found.constants, name) == pytest.approx(getattr(shipped, name), rel=0.15), name
+    assert found.constants.packed_tb_s == 0
+    file = tmp_path / "mine.yaml"
+    file.write_text(found.document("made up", "2026-11"), encoding="utf-8")
+    assert headway.latency(str(file), "qwen-3-30b-a3b").hardware.doubts(1) is None
+    packed = headway.latency(str(file), {"like": "llama-3.1-8b", "dtype_bytes": 0.5})
+    assert "not measured with weights below 8 bits" in str(packed.hardware.doubts(1))
+
+
+@pytest.mark.skipif(not MEASURED.exists(), reason="the measured steps are not beside this checkout")
+@pytest.mark.full
+def test_four_measured_models_determine_almost_all_dense_constants() -> None:
+    samples = read_steps(MEASURED, H200)
+    limits = H200.bandwidth / 1e12, float(H200.flops) / 1e12
+    assert set(unidentified(samples, fit(samples, *limits), *limits)) <= {
+        "mixed_kv", "short_read", "padded_rows", "elementwise_tb_s"
+    }  # fmt: skip
+
+
 def test_without_scipy_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.linalg", None)
     with pytest.raises(HeadwayError, match=r"scipy is not installed\. Run: pip install 'headway\[data\]'"):
@@ -72,8 +141,6 @@ def test_without_scipy_the_error_names_the_extra(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.skipif(not MEASURED.exists(), reason="the measured steps are not beside this checkout")
 def test_the_measured_steps_are_read() -> None:
-    from headway.latency.calibration import read_steps
-
     samples = read_steps(MEASURED, H200)
     assert len(samples) == 970
     assert {sample.shape for sample in samples} == {"llama-3.1-8b", "llama-3.2-1b", "llama-70b-tp4-shard", "qwen2.5-7b"}

@@ -33,6 +33,7 @@ from headway.evolve.suite import Suite
 from headway.experiment.compare import PER
 from headway.experiment.controls import CONTROLS
 from headway.experiment.run import about
+from headway.experiment.validate import KINDS as VALIDATED
 from headway.latency import MODELS
 from headway.latency.gpus import gpus, interconnects
 from headway.latency.links import links
@@ -43,6 +44,7 @@ from headway.policies.code import language, stage_of
 from headway.results import store, study
 from headway.results.groups import fairness, sessions
 from headway.results.recorded import COLUMNS as RECORDED
+from headway.results.recorded import OPTIONAL as RECORDED_TOO
 from headway.results.recorder import Recorder
 from headway.results.sample import Sample
 from headway.results.store import TRACES
@@ -282,9 +284,9 @@ def _wrapped(code: str) -> str:
 def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """Every name there is, and every dotted path: `Class.attribute`, `module.name`, keys of summary and scenario."""
     words = FOREIGN | set(COLUMNS) | set(KEPT) | set(OUTCOMES) | set(FORMATS) | set(MODELS) | set(STEPS)
-    words |= set(get_args(Belief))
+    words |= set(get_args(Belief)) | set(VALIDATED)
     words |= {"shape", "mode", "composition", "arrival_time", "given"} | {
-        name for pair in RECORDED.items() for name in (pair[0], *pair[1])
+        name for pair in (RECORDED | RECORDED_TOO).items() for name in (pair[0], *pair[1])
     }
     words |= set(gpus().entries) | set(models().entries) | set(interconnects().entries)
     words |= set(links().entries) | set(links().aliases)

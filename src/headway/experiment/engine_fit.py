@@ -1,4 +1,7 @@
-"""Fits a profile to the recorded run of an engine: the host time, and one factor for all GPU times.
+"""Fits a profile to the recorded run of an engine: the host time, and one factor.
+
+On one GPU, the factor multiplies all GPU times. If the run's instances have several GPUs, the factor multiplies only
+the times of all-reduces, and the constants of the GPU stay as they are. So the profile remains valid for one GPU.
 
 A single run does not show well how much of a latency is host time and how much is GPU time. Therefore a penalty keeps
 both parameters near their initial values.
@@ -7,7 +10,7 @@ both parameters near their initial values.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import exp, fsum, log
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -18,7 +21,6 @@ from msgspec.structs import asdict, replace
 
 from headway.config.arguments import checked
 from headway.config.documents import write_text
-from headway.config.units import duration_ps
 from headway.display.displayed import Displayed
 from headway.display.progress import Bar, watch
 from headway.errors import HeadwayError
@@ -26,19 +28,22 @@ from headway.experiment.calibrate import NOT_TOLD, check
 from headway.experiment.engine_run import EngineRun, log_error
 from headway.experiment.linear_fit import LinearFit, fit_linear
 from headway.experiment.validate import Validation, before_and_after
-from headway.latency.gpus import Gpu, read_gpu
-from headway.latency.profiles import Profile, read_profile
+from headway.latency.gpus import Gpu
+from headway.latency.profiles import Profile
 from headway.latency.step_cost import Constants
+from headway.latency.step_models.hardware import Hardware
 from headway.results.recorded import Served
 from headway.scenario.scenario import Scenario, Source
 from headway.types import Json
 
 HOLD: Final = 1e-3  # weight of the penalty for leaving the start point, relative to the weight of the errors
 # Step sizes of the search: changes of the logarithm of the host time, and of the logarithm of the factor.
-# The first HOST_ALONE entries change only the host time.
+# Entries with zero change only the host time. All-reduces are a small part of a step, so they need large steps.
 STEPS: Final = ((0.7, 0.0), (0.2, 0.0), (0.05, 0.0), (0.3, 0.1), (0.1, 0.03), (0.03, 0.01), (0.01, 0.003))
-HOST_ALONE: Final = 3
+REDUCE_STEPS: Final = ((0.7, 0.7), (0.3, 0.4), (0.1, 0.2), (0.05, 0.1), (0.02, 0.04), (0.01, 0.02))
+SPEC_SHEET: Final = "from a spec sheet; the run shows only one factor"
 LEAST_HOST_PS: Final = 10**7
+LEAST_REDUCE: Final = 0.1  # minimum factor on the times of all-reduces
 
 Point = tuple[float, float]  # logarithm of the host time in picoseconds, and logarithm of the factor
 
@@ -50,10 +55,11 @@ class EngineFit(Displayed, Struct):
 
     profile: str  # text of the profile's file
     host_ms: float
-    scale: float
+    scale: float  # factor on all GPU times
     runs: int  # number of simulated runs
     before: Validation  # errors on the held-out requests with the scenario's profile
     after: Validation
+    all_reduce_times: float | None = None  # factor on the link's times of all-reduces; None for a run on single GPUs
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the errors before and after the fit: a row for each latency and statistic."""
@@ -63,6 +69,7 @@ class EngineFit(Displayed, Struct):
         return {
             "host_ms": self.host_ms,
             "scale": self.scale,
+            "all_reduce_times": self.all_reduce_times,
             "runs": self.runs,
             "held_out": {"before": self.before.summary()["latency"], "after": self.after.summary()["latency"]},
         }
@@ -94,18 +101,22 @@ def fit_profile(
     as_of: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> EngineFit:
-    """Fit the profile of a scenario: its host time, and a common factor for all its GPU times."""
+    """Fit the profile of a scenario: its host time, and a factor for its all-reduces or for all its GPU times."""
     engine = EngineRun(recorded, loaded, progress)
     profile, gpu = _profile(loaded)
-    least = log(max(_nearness(profile.constants, gpu), 1e-3))
+    split = loaded.cluster.tp > 1
+    least = log(LEAST_REDUCE if split else max(_nearness(profile.constants, gpu), 1e-3))
     origin = (log(max(profile.host_ps, LEAST_HOST_PS)), 0.0)
 
     def run(at: Point) -> list[Served]:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "trial.yaml"
-            file.write_text(_document(profile, at, None, "", NOT_TOLD), encoding="utf-8")
+            file.write_text(_document(_fitted(profile, at, split), "", "", profile.error), encoding="utf-8")
             data = loaded.resolved()
-            data["cluster"]["latency"] = {"model": "hardware", "profile": str(file)}
+            latency = data["cluster"]["latency"]
+            # The profile has the times of the engine.
+            kept = {key: value for key, value in latency.items() if key not in ("engine", "host", "host_sequence")}
+            data["cluster"]["latency"] = kept | {"profile": str(file)}
             return engine.simulate(Scenario.load(data))
 
     def loss(ours: list[Served], at: Point) -> float:
@@ -113,28 +124,37 @@ def fit_profile(
         return held + fsum(log_error(mine, other) for mine, other in engine.pairs(ours)) / len(engine.requests)
 
     first = run(origin)
-    at = _search(lambda at: loss(run(at), at), loss(first, origin), origin, least)
+    at = _search(lambda at: loss(run(at), at), loss(first, origin), origin, least, REDUCE_STEPS if split else STEPS)
     before, after = engine.validate(first), engine.validate(run(at))
-    longest = max(request.prompt_tokens + request.output_tokens for request in engine.requests)
-    model = loaded.cluster.shape().name
-    text = _document(profile, at, after, Path(recorded).name, as_of or NOT_TOLD, longest, (model,))
+    fitted = _fitted(profile, at, split)
+    if not profile.calibrated:
+        longest = max(request.prompt_tokens + request.output_tokens for request in engine.requests)
+        fitted = replace(fitted, tokens=(1, longest), context=(1, longest), shapes=(loaded.cluster.shape().name,))
+        assumed = dict.fromkeys(asdict(profile.constants), SPEC_SHEET)
+        fitted = replace(fitted, measured="one run of an engine, no steps of the GPU alone", assumed=assumed)
+    what = f"all-reduces between {loaded.cluster.tp} GPUs" if split else "all times of the GPU"
+    source = f"{profile.source}; matched with the run of an engine ({Path(recorded).name}): {what} × {exp(at[1]):.4g}"
+    text = _document(fitted, source, as_of or NOT_TOLD, profile.error | _errors(after))
     if output is not None:
         write_text(output, text)
-    return EngineFit(text, exp(at[0]) / 1e9, exp(at[1]), engine.runs, before, after)
+    times = fitted.all_reduce_times if split else None
+    return EngineFit(text, exp(at[0]) / 1e9, 1.0 if split else exp(at[1]), engine.runs, before, after, times)
 
 
 def _profile(loaded: Scenario) -> tuple[Profile, Gpu]:
+    """Return the profile of a scenario, with the host times of the scenario, and the GPU."""
     cluster = loaded.resolved()["cluster"]
     latency = cluster.get("latency", {})
     if latency.get("model") != "hardware":
         raise HeadwayError(
             "cluster.latency: a fit needs one kind of instance, with {model: hardware} or {model: linear}."
         )
-    gpu = read_gpu(cluster["gpu"], "cluster.gpu")
-    named = latency.get("profile", "auto")
-    profile = read_profile(gpu.name if named == "auto" else named, gpu, "cluster.latency.profile")
-    host = latency.get("host", "auto")
-    return (profile if host == "auto" else replace(profile, host_ps=duration_ps(host, "cluster.latency.host"))), gpu
+    model = loaded.cluster.latency_model()
+    assert isinstance(model, Hardware)
+    step, sequence = model.host
+    engine = model.profile.engine if (named := latency.get("engine", "auto")) == "auto" else named
+    profile = replace(model.profile, host_ps=step, host_sequence_ps=sequence, engine=engine)
+    return profile, loaded.cluster.card()
 
 
 def _nearness(constants: Constants, gpu: Gpu) -> float:
@@ -144,12 +164,14 @@ def _nearness(constants: Constants, gpu: Gpu) -> float:
     return max(memory, max(constants.matmul_tflops, constants.prefill_tflops) * 1e12 / float(gpu.flops))
 
 
-def _search(loss: Callable[[Point], float], best: float, at: Point, least: float) -> Point:
+def _search(
+    loss: Callable[[Point], float], best: float, at: Point, least: float, steps: Sequence[tuple[float, float]]
+) -> Point:
     """Search in decreasing steps for the point with the lowest loss. Gradients would not help, because waiting times
     change in jumps."""
-    for turns, (far, wide) in enumerate(STEPS):
+    for far, wide in steps:
         ways = [(far, 0.0), (-far, 0.0)]
-        if turns >= HOST_ALONE:
+        if wide:
             ways += [(0.0, wide), (0.0, -wide), (far, -wide), (-far, wide)]
         better = True
         while better:
@@ -163,40 +185,46 @@ def _search(loss: Callable[[Point], float], best: float, at: Point, least: float
     return at
 
 
-def _document(
-    profile: Profile,
-    at: Point,
-    errors: Validation | None,
-    name: str,
-    as_of: str,
-    longest: int = 1,
-    models: tuple[str, ...] = (),
-) -> str:
-    """Return the content of the fitted profile's file. If the initial profile was not calibrated, the file says that
-    the fitted profile is valid for 1 to `longest` tokens."""
-    scale = exp(at[1])
+def _fitted(profile: Profile, at: Point, split: bool) -> Profile:
+    """Return the profile with another host time and factor. `split` says whether the factor is for all-reduces."""
+    factor = exp(at[1])
+    profile = replace(profile, host_ps=round(float(f"{exp(at[0]):.4g}")))
+    if split:
+        return replace(profile, all_reduce_times=profile.all_reduce_times * factor)
     constants = {}
     for key, value in asdict(profile.constants).items():
         rate = key.endswith(("_tb_s", "_tflops"))
-        constants[key] = value / scale if rate else value * scale if key.endswith("_us") else value
-    error = dict(profile.error)
-    if errors is not None:
-        for kind, rows in errors.latency.items():
-            worst = max((abs(row["error"]) for row in rows.values() if row["error"] is not None), default=0.0)
-            error[f"{kind.upper()}, requests held out"] = f"within {100 * worst:.1f} % at mean, p50, p90, p95 and p99"
+        constants[key] = value / factor if rate else value * factor if key.endswith("_us") else value
+    return replace(profile, constants=Constants(**constants))
+
+
+def _errors(errors: Validation) -> dict[str, str]:
+    found = {}
+    for kind, rows in errors.latency.items():
+        worst = max((abs(row["error"]) for row in rows.values() if row["error"] is not None), default=0.0)
+        name = kind.upper().replace("_", " ")
+        found[f"{name}, requests held out"] = f"within {100 * worst:.1f} % at mean, p50, p90, p95 and p99"
+    return found
+
+
+def _document(profile: Profile, source: str, as_of: str, error: dict[str, str]) -> str:
+    """Return the content of a profile's file."""
     content: dict[str, Any] = {
         "format": 1,
         "gpu": profile.gpu,
         "as_of": as_of,
-        "source": f"{profile.source}; matched with the run of an engine ({name}): all times of the GPU × {scale:.4g}",
-        "measured": profile.measured.strip()
-        if profile.calibrated
-        else "one run of an engine, no steps of the GPU alone",
+        "source": source,
+        "measured": profile.measured.strip(),
         "error": error,
-        "tokens": list(profile.tokens if profile.calibrated else (1, longest)),
-        "context": list(profile.context if profile.calibrated else (1, longest)),
-        "shapes": list(profile.shapes if profile.calibrated else models),
-        "host": f"{exp(at[0]) / 1e6:.4g}us",
-        "constants": constants,
+        "tokens": list(profile.tokens),
+        "context": list(profile.context),
+        "shapes": list(profile.shapes),
+        "covers": list(profile.covers),
+        "assumed": profile.assumed,
+        "engine": profile.engine,
+        "host": f"{profile.host_ps / 1e6:.10g}us",
+        "host_sequence": f"{profile.host_sequence_ps / 1e6:.10g}us",
+        "all_reduce_times": profile.all_reduce_times,
+        "constants": asdict(profile.constants),
     }
-    return yaml.safe_dump(content, sort_keys=False, width=120)
+    return yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True)

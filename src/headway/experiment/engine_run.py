@@ -7,6 +7,7 @@ from typing import Final
 
 from headway.control.journal import Forced
 from headway.errors import HeadwayError
+from headway.experiment.request_ids import place_recorded
 from headway.experiment.run import prepare, run_prepared
 from headway.experiment.validate import Validation, compare_requests
 from headway.results.recorded import Served, read_recorded, served_requests
@@ -26,13 +27,15 @@ class EngineRun:
         requests = read_recorded(path)
         is_folder = Path(path).is_dir()  # a folder is a recorded live run; replay only its completed requests
         self.requests = [each for each in requests if each.e2e_ps is not None] if is_folder else requests
-        self.path, self.progress = path, progress
+        self.path, self.progress, self.scenario = path, progress, scenario.resolved()
         self.forced = placement(path, scenario)
         self.runs = 0
 
     def simulate(self, scenario: Scenario) -> list[Served]:
         """Simulate the recorded requests, each on its recorded instance."""
         ours = served_requests(run_prepared(prepare(scenario), forced=self.forced))
+        if not self.runs:
+            self.requests = [request for _, request in place_recorded(ours, self.requests, self.scenario)]
         self._check_same(ours)
         self.runs += 1
         if self.progress is not None:

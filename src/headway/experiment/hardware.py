@@ -6,12 +6,14 @@ from headway.config.arguments import checked
 from headway.config.keys import keys_of
 from headway.display.displayed import Document, cells, columns_of
 from headway.latency.base import Chunk
+from headway.latency.engines import engines
+from headway.latency.fit import CACHES_OF_8_BITS, FREE, KINDS, OF_BANDWIDTH, OF_FLOPS
 from headway.latency.gpus import Gpu, gpus, interconnect
 from headway.latency.profiles import Profile, read_profile
 from headway.latency.step_cost import Constants
 from headway.latency.step_models.hardware import PS_PER_MS, step_times
 from headway.latency.tables import plain
-from headway.types import Json
+from headway.types import PS_PER_US, Json
 
 MODEL: Final = "llama-3.1-8b"  # the model of the examples
 CONTEXT: Final = 1024
@@ -25,6 +27,11 @@ EXAMPLES: Final[tuple[tuple[int, tuple[Chunk, ...]], ...]] = (
     (0, ((2048, 6144),)),
     (32, ((512, 0),)),
 )
+
+MEASURED, DERIVED, ASSUMED = "measured", "derived", "assumed"
+FITTED: Final = (*FREE, *OF_BANDWIDTH, *OF_FLOPS)  # constants of dense models of 16 bits that a fit changes
+RATES: Final = ("_tb_s", "_tflops")
+DEFAULTS: Final = dict(zip(Constants.__struct_fields__[::-1], Constants.__struct_defaults__[::-1], strict=False))
 
 
 class Profiles(Document):
@@ -61,7 +68,12 @@ def hardware(name: str | None = None, model: str = MODEL, tp: int = 1) -> Profil
         key = plain(profile.gpu)
         gpu = table.entries.get(table.aliases.get(key, key))
     constants = {
-        name: {"value": getattr(profile.constants, name), "unit": key.doc.type, "of": key.doc.meaning}
+        name: {
+            "value": getattr(profile.constants, name),
+            "unit": key.doc.type,
+            "origin": origin(profile, name),
+            "of": key.doc.meaning,
+        }
         for name, key in keys_of(Constants).items()
     }
     steps = [
@@ -75,7 +87,32 @@ def hardware(name: str | None = None, model: str = MODEL, tp: int = 1) -> Profil
     ]
     doubts = times.hardware.doubts(max(decodes + sum(new for new, _ in chunks) for decodes, chunks in EXAMPLES))
     examples = {"model": times.model.name, "tp": tp, "note": doubts, "steps": steps}
-    return ProfileDetails({**_about(profile, gpu), "constants": constants, "examples": examples})
+    hosts = {
+        name: {
+            "step_us": engine.step_ps / PS_PER_US,
+            "sequence_us": engine.sequence_ps / PS_PER_US,
+            "quantise_us": engine.quantise_ps / PS_PER_US,
+            "source": engine.source.strip(),
+        }
+        for name, engine in engines().entries.items()
+    }
+    return ProfileDetails({**_about(profile, gpu), "constants": constants, "engines": hosts, "examples": examples})
+
+
+def origin(profile: Profile, name: str) -> str:
+    """Return where the value of a constant comes from.
+
+    A measured profile determines the fitted constants of the kinds of work that it covers, except those that it lists
+    as assumed. The rates of a spec sheet are derived: a measured card's fraction of the peak, times the peak of this
+    card. The other constants of a spec sheet are those of the measured card, and therefore assumed.
+    """
+    if not profile.calibrated:
+        return DERIVED if name.endswith(RATES) else ASSUMED
+    kind = next((kind for kind, work in KINDS.items() if name in work.names), None)
+    covered = name in FITTED if kind is None else kind in profile.covers
+    if kind == CACHES_OF_8_BITS:  # `covers` has no word for them: they were measured if any of their constants was set
+        covered = any(getattr(profile.constants, each) != DEFAULTS[each] for each in KINDS[kind].names)
+    return MEASURED if covered and name not in profile.assumed else ASSUMED
 
 
 def _about(profile: Profile, gpu: Gpu | None) -> Json:
@@ -100,7 +137,12 @@ def _about(profile: Profile, gpu: Gpu | None) -> Json:
         "error": dict(profile.error),
         "range": {"tokens": list(profile.tokens), "context": list(profile.context)} if known else None,
         "shapes": list(profile.shapes),
+        "covers": list(profile.covers),
+        "assumed": dict(profile.assumed),
+        "engine": profile.engine,
         "host_ms": profile.host_ps / PS_PER_MS,
+        "host_sequence_us": profile.host_sequence_ps / PS_PER_US,
+        "all_reduce_times": profile.all_reduce_times,
         "card": card,
     }
 

@@ -9,12 +9,16 @@ from msgspec import Struct
 from headway.config.arguments import checked
 from headway.display.displayed import Displayed, columns_of
 from headway.errors import HeadwayError
+from headway.experiment.request_ids import place_recorded
 from headway.results.recorded import Served, read_recorded, served_requests
 from headway.results.result import Result
 from headway.results.statistics import Spread, spread_of
 from headway.types import Json
 
-KINDS: Final = ("ttft", "tpot", "e2e")
+# TTFT counts from the arrival, and `ttft_queued` from the time at which the engine queues the request. In a simulation,
+# that is when the request reaches its instance.
+QUEUED: Final = "ttft_queued"
+KINDS: Final = ("ttft", QUEUED, "tpot", "e2e")
 STATISTICS: Final = ("mean", "p50", "p90", "p95", "p99")
 SIMULATED: Final = "simulated"
 RECORDED: Final = "recorded"
@@ -68,11 +72,13 @@ class Validation(Displayed, Struct):
 def validate(run: str | Path | Result, against: str | Path | Result) -> Validation:
     """Compare the latencies of a run (a folder or a result) with a recording: a CSV or JSONL file, or another run.
     Return the relative errors of the mean and the percentiles of TTFT, TPOT and E2E. The first `warmup` requests of
-    both are skipped, where `warmup` is a key of the run's scenario."""
+    both are skipped, where `warmup` is a key of the run's scenario. If the recording has times of arrival and of
+    queueing, also compare the TTFT from queueing."""
     result = run if isinstance(run, Result) else Result.load(run)
-    other = served_requests(against) if isinstance(against, Result) else read_recorded(against)
-    warmup = result.scenario["warmup"]
-    return compare_requests(served_requests(result)[warmup:], other[warmup:], _name(run), _name(against))
+    ours, warmup = served_requests(result), result.scenario["warmup"]
+    theirs = served_requests(against) if isinstance(against, Result) else read_recorded(against)
+    other = [request for place, request in place_recorded(ours, theirs, result.scenario) if place >= warmup]
+    return compare_requests(ours[warmup:], other, _name(run), _name(against))
 
 
 def compare_requests(ours: list[Served], theirs: list[Served], run: str, against: str) -> Validation:
@@ -84,6 +90,8 @@ def compare_requests(ours: list[Served], theirs: list[Served], run: str, against
             raise HeadwayError(f"the {side} run has no answered request after the warm-up to compare.")
     latency = {}
     for kind in KINDS:
+        if kind == QUEUED and not any(request.queued_ps for request in theirs):
+            continue  # the recording has one time for both
         mine, other = (spread_of(times[side][kind]) for side in (SIMULATED, RECORDED))
         latency[kind] = {name: _error(mine, other, name) for name in STATISTICS}
     answered = {side: (len(times[side]["e2e"]), len(requests)) for side, requests in sides.items()}

@@ -3,6 +3,9 @@
 If the caller names the model, the file does not need the column `shape`. An optional column `composition`, {"decode":
 [[context, count], ...], "prefill": [[tokens, past], ...]}, specifies the exact chunks. Without this column, a step has
 `n_prefill` equal chunks.
+
+Three more columns change the model of a row: `dtype_bytes` and `kv_dtype_bytes` (bytes of a weight and of a number of
+the KV cache), and `expert_skew` (how unequally tokens choose experts).
 """
 
 import json
@@ -19,7 +22,7 @@ from headway.display.displayed import Displayed, columns_of
 from headway.errors import HeadwayError
 from headway.latency.base import Chunk
 from headway.latency.exact_numbers import not_negative, positive
-from headway.latency.fit import Step, fit
+from headway.latency.fit import CACHES_OF_8_BITS, Step, fit, kinds_of, unidentified
 from headway.latency.gpus import Gpu
 from headway.latency.shapes import read_model
 from headway.latency.shards import Shard, shard
@@ -30,6 +33,7 @@ from headway.types import Json
 PHASES: Final = ("decode", "prefill", "mixed")
 FEWEST: Final = 40  # minimum number of steps in a file
 FEWEST_OF_A_KIND: Final = 8  # minimum number of steps that only decode, and minimum number of steps with prompts
+BYTES: Final = ("dtype_bytes", "kv_dtype_bytes")
 HELD_OUT: Final = 4  # every HELD_OUT-th step is held out of the fit
 
 
@@ -56,6 +60,8 @@ class Calibration(Displayed, Struct, frozen=True):
     tokens: tuple[int, int]
     context: tuple[int, int]
     shapes: tuple[str, ...]
+    covers: tuple[str, ...] = ()  # what the steps have beside dense work of 16 bits, as in `Profile.covers`
+    assumed: dict[str, str] = {}  # constant that the steps do not determine -> the reason
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the errors on held-out steps as a table with one row for each phase. Errors are fractions of the
@@ -68,6 +74,8 @@ class Calibration(Displayed, Struct, frozen=True):
             "gpu": self.gpu,
             "steps": self.steps,
             "shapes": list(self.shapes),
+            "covers": list(self.covers),
+            "assumed": self.assumed,
             "range": {"tokens": list(self.tokens), "context": list(self.context)},
             "held_out": [asdict(phase) for phase in self.errors],
             "constants": asdict(self.constants),
@@ -89,6 +97,8 @@ class Calibration(Displayed, Struct, frozen=True):
             "tokens": list(self.tokens),
             "context": list(self.context),
             "shapes": list(self.shapes),
+            "covers": list(self.covers),
+            "assumed": self.assumed,
             "host": host,
             "constants": {key: _short(value) for key, value in asdict(self.constants).items()},
         }
@@ -102,6 +112,7 @@ def calibrate(
     progress: Callable[[int, float], None] | None = None,
 ) -> Calibration:
     """Fit the constants of a GPU to the steps of a file. No fitted rate exceeds the peak rate in the GPU's spec sheet.
+    Constants of experts, of FP8, of KV caches in 8 bits and of smaller weights are fitted if the steps have such work.
 
     The constants come from a fit to all steps. The errors come from another fit, to all steps except the held-out ones.
     """
@@ -122,6 +133,8 @@ def calibrate(
         (min(tokens), max(tokens)),
         (min(sequences), max(sequences)),
         tuple(dict.fromkeys(step.shape for step in steps)),
+        tuple(kind for kind in kinds_of(steps) if kind != CACHES_OF_8_BITS),
+        unidentified(steps, constants, *limits),
     )
 
 
@@ -136,9 +149,13 @@ def read_steps(path: str | Path, gpu: Gpu, model: str | None = None) -> list[Ste
 
 def _step(row: dict[str, Any], where: str, gpu: Gpu, model: str | None, parts: dict[str, Shard]) -> Step:
     name = model if model is not None else row["shape"]
-    if name not in parts:
-        parts[name] = shard(read_model(name, f"{where}, shape"), 1)
-    part = parts[name]
+    changes = {key: row[key] for key in BYTES if row.get(key)}
+    skew = float(not_negative(row.get("expert_skew") or "0", f"{where}, expert_skew"))
+    key = f"{name} {changes} {skew}"
+    if key not in parts:
+        shape = read_model({"like": name, **changes} if changes else name, f"{where}, shape")
+        parts[key] = shard(shape, 1, skew=skew)
+    part = parts[key]
     decodes, context, count, new = (
         whole(row[key], f"{where}, {key}") for key in ("batch", "decode_kv_tokens", "n_prefill", "new_tokens")
     )

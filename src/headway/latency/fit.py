@@ -2,12 +2,12 @@
 times.
 
 The loss is a function of the relative error: quadratic if the error is small and linear if it is large, because
-measurements have outliers. Constants that no step depends on keep their starting values.
+measurements have outliers. Constants that no step depends on keep their starting values; `unidentified` lists them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module
 from math import exp, log
 from typing import Any, Final
@@ -47,9 +47,53 @@ FREE: Final = {
     "beside_us": (0.3, 1e-4, 100.0),
     "beside_row_us": (2e-4, 1e-7, 0.1),
 }
+# Constants of kinds of work that only some models have. The fit changes them if the steps have such work.
+EXPERTS: Final = {
+    "expert_pad": (64.0, 0.1, 256.0),
+    "expert_half": (32.0, 0.01, 500.0),
+    "route_us": (25.0, 0.05, 200.0),
+    "route_bytes": (6.0, 0.01, 60.0),
+}
+FP8: Final = {"fp8_speedup": (1.6, 1.0, 2.2), "fp8_us": (3.0, 0.01, 40.0), "fp8_bytes": (2.0, 0.01, 60.0)}
+KV8: Final = {"kv8_us": (1.0, 0.01, 50.0), "kv8_past": (3.0, 0.01, 30.0)}
 OF_BANDWIDTH: Final = {"weights_tb_s": 0.85, "kv_tb_s": 0.95, "elementwise_tb_s": 0.8, "logits_tb_s": 0.4}
 OF_FLOPS: Final = {"matmul_tflops": 0.85, "prefill_tflops": 0.7}
 SLOWEST: Final = 0.05  # minimum of a rate, as a fraction of the card's peak
+
+
+class Kind(Struct, frozen=True):
+    """A kind of work: its constants, and the fractions of the card's peaks at which its rates start."""
+
+    has: Callable[[Shard], bool]
+    free: Mapping[str, tuple[float, float, float]]
+    of_bandwidth: Mapping[str, float]
+    of_flops: Mapping[str, float]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return *self.free, *self.of_bandwidth, *self.of_flops
+
+
+def _has_bytes(low: float, high: float) -> Callable[[Shard], bool]:
+    return lambda part: any(low <= matmul.bytes_a_weight < high for matmul in part.matmuls)
+
+
+# The keys are also those of `covers` in a profile, except KV caches of 8 bits.
+CACHES_OF_8_BITS: Final = "KV caches of 8 bits"
+KINDS: Final[dict[str, Kind]] = {
+    "experts": Kind(lambda part: part.sparse_layers > 0, EXPERTS, {"expert_tb_s": 0.9}, {"expert_tflops": 0.65}),
+    "fp8": Kind(lambda part: part.eight_bits or _has_bytes(1.0, 1.5)(part), FP8, {"fp8_tb_s": 0.8}, {}),
+    CACHES_OF_8_BITS: Kind(lambda part: part.kv_eight_bits, KV8, {"kv8_tb_s": 0.65}, {}),
+    "packed": Kind(_has_bytes(0.0, 1.0), {}, {"packed_tb_s": 0.7}, {"packed_tflops": 0.4}),
+}
+
+CHANGE: Final = 0.03  # relative change of a constant that shows whether a step depends on it
+VISIBLE: Final = 1e-4  # minimum relative effect of this change on the time of at least one step
+OWN: Final = 1e-3  # minimum part of a constant's effect that the other constants cannot reproduce
+NO_STEP: Final = "no step depends on it"
+# Every step depends on `layer_us`, `decode_us`, `prefill_us` and `mixed_us` only by three sums. How the sums are shared
+# out changes no predicted time, so this constant counts as known.
+KNOWN: Final = "mixed_us"
 
 
 class Step(Struct, frozen=True):
@@ -71,12 +115,63 @@ class Step(Struct, frozen=True):
         return step_us(gpu, self.part, self.decodes, self.context, self.chunks) / self.us - 1.0
 
 
-def starting_constants(memory_tb_s: float, tflops: float) -> Constants:
-    """Return the starting values of a fit for a card with this memory bandwidth and this peak TFLOP/s."""
-    values: dict[str, Any] = {name: start for name, (start, _, _) in FREE.items()}
-    values |= {name: share * memory_tb_s for name, share in OF_BANDWIDTH.items()}
-    values |= {name: share * tflops for name, share in OF_FLOPS.items()}
+def starting_constants(memory_tb_s: float, tflops: float, kinds: Collection[str] = ()) -> Constants:
+    """Return the starting values of a fit for a card with this memory bandwidth and this peak TFLOP/s. The steps have
+    these kinds of work."""
+    values: dict[str, Any] = {name: start for name, (start, _, _) in _ranges(memory_tb_s, tflops, kinds).items()}
     return Constants(**values)
+
+
+def kinds_of(steps: Sequence[Step]) -> tuple[str, ...]:
+    """Return the keys of `KINDS` whose work at least one of the steps has."""
+    parts = {id(step.part): step.part for step in steps}.values()
+    return tuple(name for name, kind in KINDS.items() if any(kind.has(part) for part in parts))
+
+
+def _ranges(memory_tb_s: float, tflops: float, kinds: Collection[str]) -> dict[str, tuple[float, float, float]]:
+    """Return the start, the minimum and the maximum of each constant of these kinds and of all models."""
+    groups = [Kind(lambda _: True, FREE, OF_BANDWIDTH, OF_FLOPS), *(KINDS[name] for name in kinds)]
+    ranges: dict[str, tuple[float, float, float]] = {}
+    for group in groups:
+        ranges |= group.free
+        for shares, peak in ((group.of_bandwidth, memory_tb_s), (group.of_flops, tflops)):
+            ranges |= {name: (share * peak, SLOWEST * peak, peak) for name, share in shares.items()}
+    return ranges
+
+
+def unidentified(steps: Sequence[Step], gpu: Constants, memory_tb_s: float, tflops: float) -> dict[str, str]:
+    """Return the constants that the steps do not determine, each with the reason.
+
+    A constant is determined if it is not at one of its bounds, and if its change has an effect on the time of a step
+    that no change of the other constants can undo.
+    """
+    np = load_library("numpy")
+    ranges = _ranges(memory_tb_s, tflops, kinds_of(steps))
+
+    def effects(name: str, change: float) -> Any:
+        """Return the effects of this relative change on the logarithms of the times."""
+        by = change if getattr(gpu, name) * (1.0 + change) <= ranges[name][2] else -change
+        changed = replace(gpu, **{name: getattr(gpu, name) * (1.0 + by)})
+        return np.array([log((1.0 + step.error(changed)) / (1.0 + step.error(gpu))) for step in steps])
+
+    reasons: dict[str, str] = {}
+    for name, (_, low, high) in ranges.items():
+        value = getattr(gpu, name)
+        if np.abs(effects(name, CHANGE)).max() <= VISIBLE:
+            reasons[name] = NO_STEP
+        elif value <= low * (1.0 + NUDGE) or value >= high * (1.0 - NUDGE):
+            reasons[name] = f"ended at its {'minimum' if value < (low + high) / 2 else 'maximum'}"
+    seen = [name for name in ranges if name not in reasons and name != KNOWN]
+    slopes = {name: effects(name, NUDGE) for name in seen}
+    slopes = {name: slope / np.abs(slope).max() for name, slope in slopes.items()}
+    for name in seen:
+        others = [other for other in seen if other != name]
+        basis = np.array([slopes[other] for other in others]).T
+        shares = np.linalg.lstsq(basis, slopes[name], rcond=OWN / 100)[0]
+        if np.abs(slopes[name] - basis @ shares).max() <= OWN:
+            most = others[int(np.argmax(np.abs(shares)))]
+            reasons[name] = f"the steps show only a combination with {most}"
+    return reasons
 
 
 def fit(
@@ -88,12 +183,12 @@ def fit(
 ) -> Constants:
     """Return the fitted constants of a card with this memory bandwidth and this peak TFLOP/s."""
     np = load_library("numpy")
-    first = start or starting_constants(memory_tb_s, tflops)
-    bounds = {name: (low, high) for name, (_, low, high) in FREE.items()}
-    bounds |= dict.fromkeys(OF_BANDWIDTH, (SLOWEST * memory_tb_s, memory_tb_s))
-    bounds |= dict.fromkeys(OF_FLOPS, (SLOWEST * tflops, tflops))
+    kinds = kinds_of(steps)
+    ranges = _ranges(memory_tb_s, tflops, kinds)
+    first = start or starting_constants(memory_tb_s, tflops, kinds)
+    bounds = {name: (low, high) for name, (_, low, high) in ranges.items()}
     lows, highs = np.log(list(bounds.values())).T
-    origin = np.clip([log(getattr(first, name)) for name in bounds], lows, highs)
+    origin = np.clip([log(getattr(first, name) or ranges[name][0]) for name in bounds], lows, highs)
 
     def constants(at: Any) -> Constants:
         return replace(first, **{name: exp(value) for name, value in zip(bounds, at, strict=True)})

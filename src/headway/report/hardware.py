@@ -13,6 +13,12 @@ SPEC_SHEET = "spec sheet"
 SEEN = "The vendor's GB decide gpu_blocks: auto. GiB seen are what the driver reports, without effect on a run yet."
 NOT_MEASURED = "A spec sheet profile uses the card's peaks with the efficiencies of a measured card; results say so."
 
+ORIGINS = {
+    "measured": "fitted to measurements of this GPU",
+    "derived": "this card's peak × the efficiency of a measured card",
+    "assumed": "not measured on this GPU; a rate of 0 uses the rate of more general work",
+}
+
 Profile = Mapping[str, Any]
 
 
@@ -53,15 +59,38 @@ def page(profile: Profile) -> RenderableType:
         rows += [("card", figures), *_memory(card), ("link", _link(card["link"]))]
         if card["approximate"]:
             rows.append(("estimates", ", ".join(card["approximate"])))
-    rows.append(("host", f"{profile['host_ms']:g} ms per step, in addition to the GPU's time"))
+    rows += [("host", _host(profile))]
+    if profile["all_reduce_times"] != 1:
+        rows.append(("all-reduces", f"× {profile['all_reduce_times']:.4g}, fitted to a run on several GPUs"))
+    origins = {constant["origin"] for constant in profile["constants"].values()}
     cells = [
-        [name, f"{constant['value']:.5g}", constant["unit"], constant["of"]]
+        [name, f"{constant['value']:.5g}", constant["unit"], constant["origin"], constant["of"]]
         for name, constant in profile["constants"].items()
     ]
-    constants = table("constant", "value", "unit", "of", rows=cells, left=(0, 2, 3))
-    constants.columns[3].no_wrap = False
-    parts: list[RenderableType] = [Text(f"{profile['name']}: {kind}", style="bold"), facts(rows), "", constants, ""]
-    return Group(*parts, *_examples(profile["examples"]))
+    constants = table("constant", "value", "unit", "origin", "of", rows=cells, left=(0, 2, 3, 4))
+    constants.columns[4].no_wrap = False
+    parts: list[RenderableType] = [Text(f"{profile['name']}: {kind}", style="bold"), facts(rows), "", constants]
+    parts += [Text(f"{origin}: {words}") for origin, words in ORIGINS.items() if origin in origins]
+    parts += [Text(f"{name}: {reason}") for name, reason in profile["assumed"].items()]
+    return Group(*parts, "", *_engines(profile["engines"]), "", *_examples(profile["examples"]))
+
+
+def _host(profile: Profile) -> str:
+    parts = [f"{profile['host_ms']:g} ms per step"]
+    if profile["host_sequence_us"]:
+        parts.append(f"{profile['host_sequence_us']:g} µs per sequence")
+    engine = profile["engine"] or "the profile names no engine"
+    return f"{' and '.join(parts)}, in addition to the GPU's time ({engine})"
+
+
+def _engines(engines: Mapping[str, Any]) -> list[RenderableType]:
+    """Return the host times of the known engines, which replace those of the profile."""
+    figures = ("step_us", "sequence_us", "quantise_us")
+    rows = [[name, *(f"{host[key]:g}" for key in figures), host["source"]] for name, host in engines.items()]
+    grid = table("engine", "step\nµs", "sequence\nµs", "8 bits\nµs / layer", "source", rows=rows, left=(0, 4))
+    grid.columns[4].no_wrap = False
+    title = Text("Host times of engines, which `latency: {engine: NAME}` uses instead", style="bold")
+    return [title, grid]
 
 
 def _memory(card: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -1,21 +1,26 @@
 """The output of `headway validate` and of calibration: errors in the terminal, and distributions as a page."""
 
+from msgspec.structs import asdict
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from headway.experiment.engine_fit import EngineFit
 from headway.experiment.linear_fit import LinearFit
-from headway.experiment.validate import RECORDED, SIMULATED, Validation
+from headway.experiment.validate import QUEUED, RECORDED, SIMULATED, Validation
 from headway.latency.calibration import Calibration
 from headway.report import html
 from headway.report.charts import figure, legend, palette, side_by_side
 from headway.report.digest import curve
 from headway.report.number_format import GAP, number, percent
-from headway.report.sections.latency_curves import LONG, NAMES, cdf
+from headway.report.sections import latency_curves
+from headway.report.sections.latency_curves import cdf
 from headway.report.terminal import table
 from headway.types import Json
 
 HEADERS = ("", "statistic", "simulated ms", "recorded ms", "error")
+NAMES = latency_curves.NAMES | {QUEUED: "TTFT queued"}
+LONG = latency_curves.LONG | {QUEUED: "Time from queueing to first token"}
+KIND_NAMES = {"experts": "mixtures of experts", "fp8": "weights of 8 bits", "packed": "weights below 8 bits"}
 COLOURS = palette((SIMULATED, RECORDED), RECORDED)
 NOTE = "Share of answered requests at or below a time; the dashed line is the recorded run."
 
@@ -30,7 +35,8 @@ def report(validation: Validation) -> RenderableType:
 def charts(validation: Validation) -> dict[str, tuple[str, Json]]:
     """Return the title and the chart of each latency. A chart shows the simulated and the recorded distribution."""
     drawn = {}
-    for kind, short in NAMES.items():
+    for kind in validation.latency:
+        short = NAMES[kind]
         curves = {side: points for side in (SIMULATED, RECORDED) if (points := curve(validation.times[side][kind]))}
         if curves:
             drawn[kind] = f"{LONG[kind]} ({short})", cdf(short, curves, COLOURS, RECORDED, None)
@@ -98,7 +104,23 @@ def calibration_report(calibration: Calibration) -> RenderableType:
         table("held out", "steps", "median", "p90", "worst", rows=rows),
         "",
         Text(f"Absolute error on {steps:,} held-out steps; the profile itself is fitted to all steps."),
+        *_assumed(calibration),
     )
+
+
+def _assumed(calibration: Calibration) -> list[RenderableType]:
+    """Return the constants that the steps do not determine."""
+    parts: list[RenderableType] = []
+    if calibration.assumed:
+        values = asdict(calibration.constants)
+        rows = [[name, f"{values[name]:.5g}", reason] for name, reason in calibration.assumed.items()]
+        grid = table("assumed", "value", "reason", rows=rows, left=(0, 2))
+        grid.columns[2].no_wrap = False
+        parts += ["", Text("The steps do not determine these constants:"), grid]
+    absent = [words for kind, words in KIND_NAMES.items() if kind not in calibration.covers]
+    if absent:
+        parts += ["", Text(f"Not in these steps, and therefore not fitted: {', '.join(absent)}.")]
+    return parts
 
 
 def of_run(fit: EngineFit | LinearFit) -> RenderableType:
@@ -107,7 +129,9 @@ def of_run(fit: EngineFit | LinearFit) -> RenderableType:
         durations = (f"{key} {value}" for key, value in fit.latency.items() if key != "model")
         changes = f"{', '.join(durations)} ({fit.runs} runs)"
     else:
-        changes = f"host {fit.host_ms:.3f} ms per step, all GPU times × {fit.scale:.4f} ({fit.runs} runs)"
+        times = fit.all_reduce_times
+        factor = f"all GPU times × {fit.scale:.4f}" if times is None else f"all-reduces × {times:.4f}"
+        changes = f"host {fit.host_ms:.3f} ms per step, {factor} ({fit.runs} runs)"
     before = fit.before.worst
     was = "" if before is None else f"Before the fit, the largest error was {100 * before[2]:+.1f} %."
     return Group(Text(changes, style="bold"), report(fit.after), Text(was))
