@@ -37,6 +37,13 @@ from headway.views.instance import InstanceView
 
 
 class Instance:
+    __slots__ = (
+        "adapters", "batch", "batches", "blocks", "busy_from", "cache", "ended", "equal_steps", "expiring",
+        "first_tokens", "gaps", "handed", "handing", "history", "idle_watts", "links", "loader", "log", "planner",
+        "queue", "recorder", "run", "scheduler", "size", "span_watts", "stats", "tick", "tiers", "transfer", "view",
+        "windows",
+    )  # fmt: skip
+
     def __init__(
         self,
         view: InstanceView,

@@ -18,6 +18,11 @@ FEW_STEPS = 6  # up to this number, counting steps one by one is faster than the
 
 
 class RunBlocks:
+    __slots__ = (
+        "batch", "cache", "caching", "few_steps", "increment", "looked", "next_step", "peak", "phases", "prefills",
+        "reported_to", "reports", "reserves", "run", "size", "taken_steps", "view",
+    )  # fmt: skip
+
     def __init__(self, view: InstanceView, cache: KvCache, batch: Batch, run: Run, caching: bool) -> None:
         self.view = view
         self.cache = cache

@@ -23,6 +23,12 @@ from headway.views.instance import InstanceView
 
 
 class StepScheduler:
+    __slots__ = (
+        "adapters", "batch", "blocks", "cache", "gaps", "gated", "hits", "limit", "limits", "loader", "max_batch_size",
+        "max_batch_tokens", "preempted", "queue", "ready", "recorder", "refusal", "resuming", "run", "shut", "size",
+        "stats", "stirred", "view", "waiting", "whole_prompts",
+    )  # fmt: skip
+
     def __init__(
         self,
         view: InstanceView,
