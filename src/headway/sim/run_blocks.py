@@ -207,12 +207,14 @@ def report_kv(each: Sequence[RunBlocks], at: int) -> None:
             since += step
             step += increment
         elif elapsed <= blocks.few_steps * step:
-            count = used = 0
+            used = 0
+            last = phase
             while since < at:
-                used += phases[phase + count]
-                count += 1
+                used += phases[last]
+                last += 1
                 since += step
                 step += increment
+            count = last - phase
         else:
             count = (elapsed - 1) // step + 1  # too high if steps get longer
             passed = count * step + increment * (count * (count - 1) // 2)
