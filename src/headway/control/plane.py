@@ -129,15 +129,17 @@ class ControlPlane:
     def arrive(self, now_ps: int, request: Request, again: bool = False) -> Answer:
         """Decide on a request that arrives. Set `again` if the request arrived before and has waited here, so that it
         is counted only once."""
-        if not again and self.audience.state is not None:
-            self.audience.state.on_arrival(now_ps, request)
-        if self.audience.listeners and not again:
-            self.audience.on_arrived(now_ps, request)
+        audience = self.audience
+        if not again:
+            if audience.state is not None:
+                audience.state.on_arrival(now_ps, request)
+            if audience.listeners:
+                audience.on_arrived(now_ps, request)
         if self.guard is None:
             answer = self._admit(now_ps, request, self.stages)
         else:
             answer = self.guard.arrive(now_ps, request, partial(self._admit, now_ps, request))
-        if self.audience.listeners:
+        if audience.listeners:
             self._tell_refused(now_ps, request, answer)
         return answer
 

@@ -6,6 +6,10 @@ from headway.sim.job import Job
 
 
 class Batch:
+    __slots__ = (
+        "block_tokens", "context", "counted", "decodes", "ending", "entered", "partial", "phases", "running", "steps",
+    )  # fmt: skip
+
     def __init__(self, block_tokens: int) -> None:
         self.block_tokens = block_tokens
         self.running: dict[Job, Job] = {}  # running requests in order of entry

@@ -262,8 +262,8 @@ class Dispatcher:
 
     def complete(self, now: int) -> None:
         """Report the requests that ended at this instant to the router and the traffic, in order of arrival."""
-        recorder, control, deadlined, listener = self.recorder, self.control, self.deadlines.jobs, self.listener
-        ended, signals = self.cluster.ended, self.signals
+        recorder, control, signals = self.recorder, self.control, self.signals
+        ended, deadlined, listener = self.cluster.ended, self.deadlines.jobs, self.listener
         if len(ended) > 1:
             ended.sort(key=by_row)
         for job in ended:

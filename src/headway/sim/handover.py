@@ -26,6 +26,11 @@ class Incoming:
 
 
 class Handover:
+    __slots__ = (
+        "begun", "begun_ps", "computed", "decode", "first_token", "goal", "incoming", "link", "load", "move", "prefill",
+        "sent", "source", "target", "transfer",
+    )  # fmt: skip
+
     def __init__(
         self,
         source: Job,

@@ -37,6 +37,13 @@ from headway.views.instance import InstanceView
 
 
 class Instance:
+    __slots__ = (
+        "adapters", "batch", "batches", "blocks", "busy_from", "cache", "ended", "equal_steps", "expiring",
+        "first_tokens", "gaps", "handed", "handing", "history", "idle_watts", "links", "loader", "log", "planner",
+        "queue", "recorder", "run", "scheduler", "size", "span_watts", "stats", "tick", "tiers", "transfer", "view",
+        "windows",
+    )  # fmt: skip
+
     def __init__(
         self,
         view: InstanceView,
@@ -138,7 +145,8 @@ class Instance:
         """End the run: count its tokens, report first tokens, release finished requests."""
         if now > self.tick:  # record only earlier ticks: a tick at this instant sees the state after the step
             self.history.record(self, now - 1)
-        run, batch, blocks, cache = self.run, self.batch, self.blocks, self.cache
+        run, batch = self.run, self.batch
+        blocks, cache = self.blocks, self.cache
         length = run.length
         if length > blocks.taken_steps:
             blocks.take_to(length)
@@ -171,7 +179,8 @@ class Instance:
         """Log the gaps between the tokens of a run in which preempted requests resume. The first gap of a resumed
         request is longer than the first gap of other requests."""
         run, resuming = self.run, self.scheduler.resuming
-        first, increment, later, others = run.first, run.increment, run.length - 1, self.batch.counted
+        first, increment = run.first, run.increment
+        later, others = run.length - 1, self.batch.counted
         for job in resuming:
             others -= job.counted
             # If the client has given up and the run has only one step, the token of that step does not count.

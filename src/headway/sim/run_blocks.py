@@ -18,6 +18,11 @@ FEW_STEPS = 6  # up to this number, counting steps one by one is faster than the
 
 
 class RunBlocks:
+    __slots__ = (
+        "batch", "cache", "caching", "few_steps", "increment", "looked", "next_step", "peak", "phases", "prefills",
+        "reported_to", "reports", "reserves", "run", "size", "taken_steps", "view",
+    )  # fmt: skip
+
     def __init__(self, view: InstanceView, cache: KvCache, batch: Batch, run: Run, caching: bool) -> None:
         self.view = view
         self.cache = cache
@@ -202,12 +207,14 @@ def report_kv(each: Sequence[RunBlocks], at: int) -> None:
             since += step
             step += increment
         elif elapsed <= blocks.few_steps * step:
-            count = used = 0
+            used = 0
+            last = phase
             while since < at:
-                used += phases[phase + count]
-                count += 1
+                used += phases[last]
+                last += 1
                 since += step
                 step += increment
+            count = last - phase
         else:
             count = (elapsed - 1) // step + 1  # too high if steps get longer
             passed = count * step + increment * (count * (count - 1) // 2)

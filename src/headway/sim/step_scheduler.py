@@ -23,6 +23,12 @@ from headway.views.instance import InstanceView
 
 
 class StepScheduler:
+    __slots__ = (
+        "adapters", "batch", "blocks", "cache", "gaps", "gated", "hits", "limit", "limits", "loader", "max_batch_size",
+        "max_batch_tokens", "preempted", "queue", "ready", "recorder", "refusal", "resuming", "run", "shut", "size",
+        "stats", "stirred", "view", "waiting", "whole_prompts",
+    )  # fmt: skip
+
     def __init__(
         self,
         view: InstanceView,
@@ -72,18 +78,17 @@ class StepScheduler:
         batch, cache = self.batch, self.cache
         if self.run.chunks:
             self.run.chunks = []
-        once = shut = False
+        self.shut = once = False
         if batch.partial is not None:
-            once, shut = self.schedule_partial(batch.partial)
+            once = self.schedule_partial(batch.partial)
         elif batch.running and (need := batch.phases[batch.steps % self.size]):
             if need <= cache.total - cache.held:
                 cache.take(need)
             else:
                 once = True
                 self.make_room(0)
-        self.shut = shut
         if self.waiting or self.ready:
-            if shut:
+            if self.shut:
                 self.limit = PROMPT
             # After a preemption, requests enter only if the batch is empty. They must be able to enter an empty batch,
             # because ready requests may own all the blocks.
@@ -126,10 +131,9 @@ class StepScheduler:
 
     # --- running requests --------------------------------------------------------------------------------------
 
-    def schedule_partial(self, job: Job) -> tuple[bool, bool]:
-        """Allocate blocks for the next tokens of the decodes and the next chunk of the unfinished prefill. Return two
-        values: whether a request was preempted, and whether the prefill continues after the step. If the prefill
-        continues, no other request may enter."""
+    def schedule_partial(self, job: Job) -> bool:
+        """Allocate blocks for the next tokens of the decodes and the next chunk of the unfinished prefill. If the
+        prefill continues after the step, no other request may enter. Return whether a request was preempted."""
         cache, batch, reserves = self.cache, self.batch, self.blocks.reserves
         left = job.known - job.computed
         want = min(left, self.max_batch_tokens - batch.decodes, job.chunk)
@@ -143,10 +147,10 @@ class StepScheduler:
             else:
                 cache.take(need)
                 job.blocks = blocks
-        if job is not batch.partial:
-            return short, False
-        self.run.chunks.append((job, want))
-        return short, want < left
+        if job is batch.partial:
+            self.run.chunks.append((job, want))
+            self.shut = want < left
+        return short
 
     def make_room(self, partial_blocks: int) -> None:
         """Allocate blocks request by request in the scheduler's order. While there are too few blocks, preempt the last
@@ -355,7 +359,8 @@ class StepScheduler:
     def admit_ready(self, budget: int) -> int:
         """Admit requests whose blocks have been loaded, before all other requests. Return the tokens left in the step,
         or 0 if no other request may enter."""
-        cache, adapters, ready, reserves = self.cache, self.adapters, self.loader.ready, self.blocks.reserves
+        cache, adapters = self.cache, self.adapters
+        ready, reserves = self.loader.ready, self.blocks.reserves
         while ready and budget > 0:
             job = ready[0]
             want = 1 if job.resumes else min(job.known - job.computed, budget, job.chunk)
