@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 MODEL = "llama-3.1-8b"
@@ -28,6 +29,7 @@ class Engine:
         self.port, self.inner = free_port(), free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.mode = "pass"
+        self.broken: Counter[str] = Counter()  # answers that the proxy has broken, by mode
         self.process: subprocess.Popen[bytes] | None = None
         self.server: asyncio.Server | None = None
 
@@ -118,6 +120,7 @@ class Engine:
 
     async def _break(self, piece: bytes, writer: asyncio.StreamWriter) -> bool:
         """Treat a piece of an answer as the mode says. Return whether the connection goes on."""
+        self.broken[self.mode] += 1
         if self.mode == "reset":
             _reset(writer)
             return False
