@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headway.http.upstream import MOST_HELD, Upstream
+from headway.http.upstream import MOST_HELD, Upstream, connect
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 LAST = b"0\r\n\r\n"
@@ -140,3 +143,21 @@ def test_the_reason_phrase_of_the_final_head_is_kept() -> None:
         upstream, _ = asked()
         upstream.data_received(hints + b"HTTP/1.1 " + line + b"\r\ncontent-length: 1\r\n\r\n")
         assert upstream.phrase == phrase
+
+
+def test_a_connection_that_the_server_has_reset_at_once_is_an_error_of_the_connection() -> None:
+    """uvloop raises another error if something is written to it."""
+
+    class Loop:
+        async def create_connection(self, protocol: Callable[[], Upstream], *_: Any, **__: Any) -> tuple[Any, Upstream]:
+            upstream = protocol()
+            upstream.connection_made(SimpleNamespace(is_closing=lambda: True, get_extra_info=lambda _: None))
+            upstream.connection_lost(None)
+            return upstream.transport, upstream
+
+    address = SimpleNamespace(host="127.0.0.1", port=1, tls=False)
+    server: Any = SimpleNamespace(free=[], opened=0, known=None, address=address)
+    loop: Any = Loop()
+    with pytest.raises(ConnectionResetError):
+        asyncio.run(connect(loop, server, 1.0))
+    assert server.opened == 0

@@ -349,6 +349,8 @@ async def connect(loop: asyncio.AbstractEventLoop, server: Server, seconds: floa
     except BaseException:
         server.opened -= 1
         raise
+    if upstream.transport.is_closing():  # the server has reset it already; writing to it would raise an error
+        raise ConnectionResetError("The server has reset the connection.")
     return upstream
 
 
