@@ -27,8 +27,9 @@ def engines(cluster: Cluster) -> list[EngineSetup]:
 
 
 def _equal(spec: Engines, ids: list[str], first: int, pool: str, serves: tuple[str, ...]) -> list[EngineSetup]:
+    """Return the instances of a pool: for each engine, one for each of its data-parallel ranks."""
     shape, card, blocks, model = spec.shape(), spec.card(), spec.kv_blocks(), spec.latency_model()
-    capacity = capacity_score(shape, card, spec.tp)
+    capacity = capacity_score(shape, card, spec.tp, spec.dp)
     setups = [
         EngineSetup(
             InstanceView(
@@ -53,10 +54,13 @@ def _equal(spec: Engines, ids: list[str], first: int, pool: str, serves: tuple[s
             adapter_load_ps=0 if spec.adapters is None else spec.adapters.load_time_ps,
             kv=spec.kv,
             block_bytes=shape.kv_bytes_per_token * spec.kv.block_tokens,
+            rank=(index - first) % spec.dp,
+            ranks=spec.dp,
+            lockstep=spec.dp > 1 and bool(shape.experts),
         )
-        for index in range(first, first + spec.bounds()[1])
+        for index in range(first, first + spec.bounds()[1] * spec.dp)
     ]
-    for engine in setups[spec.instances :]:  # instances that the autoscaler may start
+    for engine in setups[spec.instances * spec.dp :]:  # instances that the autoscaler may start
         engine.view.state = "stopped"
     return setups
 

@@ -39,8 +39,17 @@ def _keys_by_name() -> dict[str, Any]:
 LatencySpec = Annotated[Any, Form.of(Variants("model", _keys_by_name, bare=False, optional=True))]
 
 
-def build(data: dict[str, Any], model: ModelShape, gpu: Gpu, tp: int, where: str = "cluster.latency") -> LatencyModel:
-    """Return the latency model that a `latency:` section describes. The default model is `hardware`.
+def build(
+    data: dict[str, Any],
+    model: ModelShape,
+    gpu: Gpu,
+    tp: int,
+    where: str = "cluster.latency",
+    dp: int = 1,
+    ep: bool = False,
+) -> LatencyModel:
+    """Return the latency model that a `latency:` section describes. The default model is `hardware`. With several
+    data-parallel ranks (`dp`), it is the model of all of them; with `ep`, GPUs have whole experts.
 
     Only `hardware`, `aiconfigurator` and `roofline` use the shape of the model, the GPU and TP. `table` uses only the
     name of the model.
@@ -53,7 +62,10 @@ def build(data: dict[str, Any], model: ModelShape, gpu: Gpu, tp: int, where: str
     if kind is None:
         known = suggest(plain(str(name)), MODELS)
         raise HeadwayError(f"{where}.model: no latency model is called {shown(name)}.{known}")
-    return kind.build(section.read(kind.keys, rest, where), where, model, gpu, tp)
+    keys = section.read(kind.keys, rest, where)
+    if kind.build_ranks is not None and (dp > 1 or ep):
+        return kind.build_ranks(keys, where, model, gpu, tp, dp, ep)
+    return kind.build(keys, where, model, gpu, tp)
 
 
 def explicit(data: dict[str, Any]) -> dict[str, Any]:

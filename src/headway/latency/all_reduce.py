@@ -1,7 +1,9 @@
-"""The time of an all-reduce between the GPUs of a tensor-parallel group, by link, number of GPUs and size.
+"""The time of a collective operation between GPUs, by link, number of GPUs and size: the all-reduce of a tensor-parallel
+group, and the exchange between data-parallel ranks around the experts of a layer.
 
-`presets/all_reduce.yaml` has the measured times of each kind of link. Times between two measured sizes are interpolated
-linearly. Below the smallest size the time is constant, and beyond the largest size it grows as between the two largest.
+`presets/all_reduce.yaml` and `presets/exchange.yaml` have the measured times of each kind of link. Times between two
+measured sizes are interpolated linearly. Below the smallest size the time is constant, and beyond the largest size it
+grows as between the two largest.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from msgspec import Struct
 from headway.latency.gpus import Interconnect
 from headway.latency.tables import document_of
 
-FILE: Final = "all_reduce.yaml"
+ALL_REDUCE: Final = "all_reduce.yaml"
+EXCHANGE: Final = "exchange.yaml"
 
 
 class AllReduce(Struct, frozen=True):
@@ -36,18 +39,29 @@ class AllReduce(Struct, frozen=True):
 
 
 def all_reduce(link: Interconnect, tp: int) -> AllReduce:
-    """Return the times between `tp` GPUs. If this number was not measured, return the times of the next larger number,
-    or else of the largest."""
-    known, measured = _tables()[link.name]
-    number = next((count for count in sorted(known) if count >= tp), max(known))
+    """Return the times of an all-reduce between `tp` GPUs."""
+    return _between(ALL_REDUCE, link, tp)
+
+
+def exchange(link: Interconnect, gpus: int) -> AllReduce:
+    """Return the times of the all-gather before the experts of a layer and the reduce-scatter after them, together. The
+    size is that of the hidden states of all ranks."""
+    return _between(EXCHANGE, link, gpus)
+
+
+def _between(file: str, link: Interconnect, gpus: int) -> AllReduce:
+    """Return the times between a number of GPUs. If this number was not measured, return the times of the next larger
+    number, or else of the largest."""
+    known, measured = _tables(file)[link.name]
+    number = next((count for count in sorted(known) if count >= gpus), max(known))
     table = known[number]
-    return AllReduce(table.sizes, table.us, measured and number == tp)
+    return AllReduce(table.sizes, table.us, measured and number == gpus)
 
 
 @cache
-def _tables() -> Mapping[str, tuple[Mapping[int, AllReduce], bool]]:
+def _tables(file: str) -> Mapping[str, tuple[Mapping[int, AllReduce], bool]]:
     """Return for each link its times by number of GPUs, and whether they were measured."""
-    document = document_of(FILE)
+    document = document_of(file)
     first, entries = float(document["first_bytes"]), document["links"]
     tables: dict[str, tuple[Mapping[int, AllReduce], bool]] = {}
     for name, entry in entries.items():

@@ -30,6 +30,7 @@ FOREVER: Final = 1 << 60
 
 Chunk = tuple[int, int]
 Run = tuple[int, int, int]
+StepShape = tuple[int, int, Sequence[Chunk]]  # decodes, context, chunks; no decodes and no chunks: an idle rank
 
 
 class LatencyModel(Protocol):
@@ -49,6 +50,9 @@ class LatencyKind(NamedTuple):
     name: str
     keys: type[Struct]
     build: Callable[[Any, str, ModelShape, Gpu, int], LatencyModel]  # (keys, location for errors, model, GPU, TP)
+    # The same with the number of data-parallel ranks, and whether GPUs have whole experts. None: the model does not
+    # tell these apart, and each rank takes the times of an engine of its own.
+    build_ranks: Callable[[Any, str, ModelShape, Gpu, int, int, bool], LatencyModel] | None = None
 
 
 class Walked(Struct, eq=False):

@@ -22,6 +22,7 @@ class Matmul(Struct, frozen=True):
     experts: int = 1
     visits: int = 1
     skew: float = 0.0  # 0: all experts are equally likely; `experts.py` defines other values
+    spread: int = 1  # GPUs over which whole experts are spread; 1 if each GPU has a part of every expert
 
 
 class Shard(Struct, frozen=True):
@@ -53,14 +54,17 @@ class Shard(Struct, frozen=True):
         """The size of all weights on this GPU in bytes, including the weights of all experts."""
         total = 0.0
         for matmul in (*self.matmuls, self.head):
-            total += matmul.weights * matmul.experts * matmul.bytes_a_weight
+            total += matmul.weights * matmul.experts / matmul.spread * matmul.bytes_a_weight
         return total
 
 
-def shard(model: ModelShape, tp: int, where: str = "model", skew: float = 0.0) -> Shard:
+def shard(
+    model: ModelShape, tp: int, where: str = "model", skew: float = 0.0, dp: int = 1, ep: bool = False
+) -> Shard:
     """Return the part of a model that each of `tp` GPUs computes. Heads, widths and vocabulary are split between the
     GPUs. If there are fewer KV heads than GPUs, each GPU has one KV head. `skew` says how unequally tokens choose
-    experts."""
+    experts. The experts are split between the GPUs of all `dp` ranks: with `ep`, each GPU has whole experts, otherwise
+    a part of every expert."""
     if not model.hidden:
         raise HeadwayError(
             f"{where}: the shape of {model.name} is unknown. The latency model `hardware` needs hidden, kv_heads, "
@@ -75,10 +79,12 @@ def shard(model: ModelShape, tp: int, where: str = "model", skew: float = 0.0) -
     width = 0.0  # width of the activations, summed over the layers
     matmuls = []
     if sparse:
-        expert = 3 * hidden * model.expert_intermediate / tp  # gate, up and down projections
+        spread = tp * dp if ep else 1
+        expert = 3 * hidden * model.expert_intermediate / (1 if ep else tp * dp)  # gate, up and down projections
         size = float(model.expert_size)
         eight_bits = _computes_in_8_bits(model, model.expert_size)
-        matmuls.append(Matmul(sparse * expert, size, eight_bits, model.experts, model.experts_per_token, skew))
+        routed = Matmul(sparse * expert, size, eight_bits, model.experts, model.experts_per_token, skew, spread)
+        matmuls.append(routed)
         matmuls.append(Matmul(sparse * hidden * model.experts, 2.0))  # the expert router, neither split nor quantised
         always += sparse * 3 * hidden * model.shared_intermediate / tp
         width += sparse * (model.expert_intermediate * model.experts_per_token + model.shared_intermediate)
@@ -115,11 +121,28 @@ def _computes_in_8_bits(model: ModelShape, size: Fraction) -> bool:
 MOST_BLOCKS: Final = 10**9
 
 
+def rank_weight_bytes(model: ModelShape, dp: int) -> int:
+    """Return the size of the weights on the GPUs of one of `dp` ranks: all weights but the routed experts, of which the
+    rank has its share."""
+    if dp == 1 or not model.experts:
+        return model.weight_bytes
+    sparse = model.layers - model.dense_layers
+    experts = round(sparse * 3 * model.hidden * model.expert_intermediate * model.experts * model.expert_size)
+    return model.weight_bytes - experts + -(-experts // dp)
+
+
 def kv_blocks(
-    model: ModelShape, gpu: Gpu, tp: int, block_tokens: int, utilization: float = 0.9, where: str = "cluster"
+    model: ModelShape,
+    gpu: Gpu,
+    tp: int,
+    block_tokens: int,
+    utilization: float = 0.9,
+    where: str = "cluster",
+    dp: int = 1,
 ) -> int:
     """Return the number of KV blocks that fit into memory in addition to the weights:
-    floor((memory·tp·utilization - weights) / (bytes of a block)).
+    floor((memory·tp·utilization - weights) / (bytes of a block)). With several data-parallel ranks, this is the number
+    of each rank.
 
     This assumes that activations and graph pools fit into the memory that `utilization` leaves free. If you know a
     measured number of blocks, use that number.
@@ -127,7 +150,7 @@ def kv_blocks(
     part = share(utilization, f"{where}.utilization")
     offered = int(gpu.memory * tp * part)
     place = f"{tp} × {gpu.name} offers {{}} at {float(part * 100):g} % utilisation; raise tp or choose a larger GPU."
-    weights, block = model.weight_bytes, model.kv_bytes_per_token * block_tokens
+    weights, block = rank_weight_bytes(model, dp), model.kv_bytes_per_token * block_tokens
     for size, what in ((weights, "of weights"), (weights + block, "for its weights and one KV block")):
         if size > offered:
             needed, available = _gigabytes(size, offered)
@@ -149,12 +172,12 @@ def _gigabytes(needed: int, offered: int) -> tuple[str, str]:
     return texts
 
 
-def capacity_score(model: ModelShape, gpu: Gpu, tp: int) -> float:
+def capacity_score(model: ModelShape, gpu: Gpu, tp: int, dp: int = 1) -> float:
     """Return free / (free + M), a static score in [0, 1) that routing policies may use.
 
     `free` is the memory of all `tp` GPUs minus the weights, or 0 if the weights do not fit. M is the memory of the
     largest GPU in the table.
     """
-    free = max(0, gpu.memory * tp - model.weight_bytes)
+    free = max(0, gpu.memory * tp - rank_weight_bytes(model, dp))
     largest = max(known.memory for known in gpus().entries.values())
     return free / (free + largest)

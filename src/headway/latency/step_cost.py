@@ -9,7 +9,8 @@
     decodes         KV bytes / bandwidth, and a time per layer that grows with the batch up to a limit
     prefill chunks  query-key pairs / rate; if a chunk is too short to fill the GPU, its past takes longer
     constants       per step and per layer; also for the attention of decodes, of chunks, of both, of chunks with a past
-    communication   two all-reduces per layer, if the model is split between several GPUs: `all_reduce.py`
+    communication   two all-reduces per layer, if the model is split between several GPUs: `all_reduce.py`; the exchange
+                    between data-parallel ranks: `joint_steps.py`
 
 The formulas use only + - * /. Every machine rounds these in the same way, so results are the same on every machine.
 """
@@ -25,7 +26,7 @@ from msgspec import Struct
 from headway.config.keys import Doc
 from headway.errors import HeadwayError
 from headway.latency.base import Chunk
-from headway.latency.experts import experts_read, padded_rows
+from headway.latency.experts import busiest_gpu, experts_read, padded_rows
 from headway.latency.shards import Matmul, Shard
 
 MEGA = 1e6  # 1 TB/s is 1e6 bytes per microsecond, and 1 TFLOP/s is 1e6 operations per microsecond
@@ -114,9 +115,12 @@ def matmul_us(gpu: Constants, matmul: Matmul, tokens: float) -> float:
     read, rows = matmul.weights * matmul.bytes_a_weight, tokens
     memory_tb_s, tflops = gpu.weights_tb_s, gpu.matmul_tflops
     if matmul.experts > 1:
-        count = experts_read(matmul.experts, matmul.visits, matmul.skew, tokens)
+        if matmul.spread > 1:
+            count, pairs = busiest_gpu(matmul.experts, matmul.visits, matmul.skew, tokens, matmul.spread)
+        else:
+            count, pairs = experts_read(matmul.experts, matmul.visits, matmul.skew, tokens), tokens * matmul.visits
         read *= count
-        rows = padded_rows(tokens * matmul.visits, count, gpu.expert_pad, gpu.expert_half)
+        rows = padded_rows(pairs, count, gpu.expert_pad, gpu.expert_half)
         memory_tb_s, tflops = gpu.expert_tb_s or memory_tb_s, gpu.expert_tflops or tflops
     elif matmul.bytes_a_weight == 1.0:
         memory_tb_s = gpu.fp8_tb_s or memory_tb_s
@@ -136,14 +140,24 @@ def tokens_us(gpu: Constants, part: Shard, tokens: int) -> float:
     total = gpu.step_us + part.layers * (gpu.layer_us + tokens * part.moved / (gpu.elementwise_tb_s * MEGA))
     for matmul in part.matmuls:
         if matmul.experts > 1:  # padding tokens visit no expert
-            moved = tokens * matmul.visits * part.hidden * gpu.route_bytes
-            total += part.sparse_layers * (gpu.route_us + moved / (gpu.elementwise_tb_s * MEGA))
+            total += sorting_us(gpu, part, matmul, tokens)
             total += matmul_us(gpu, matmul, tokens)
         else:
             total += matmul_us(gpu, matmul, paid)
     if part.eight_bits:
-        total += part.layers * (gpu.fp8_us + tokens * part.hidden * gpu.fp8_bytes / (gpu.elementwise_tb_s * MEGA))
+        total += rounding_us(gpu, part, tokens)
     return total
+
+
+def rounding_us(gpu: Constants, part: Shard, tokens: float) -> float:
+    """Return the time to round activations to 8 bits."""
+    return part.layers * (gpu.fp8_us + tokens * part.hidden * gpu.fp8_bytes / (gpu.elementwise_tb_s * MEGA))
+
+
+def sorting_us(gpu: Constants, part: Shard, matmul: Matmul, tokens: float) -> float:
+    """Return the time to choose experts and to sort tokens by expert."""
+    moved = tokens * matmul.visits * part.hidden * gpu.route_bytes
+    return part.sparse_layers * (gpu.route_us + moved / (gpu.elementwise_tb_s * MEGA))
 
 
 def sequences_us(gpu: Constants, part: Shard, sequences: int) -> float:

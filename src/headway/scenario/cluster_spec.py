@@ -49,6 +49,23 @@ class Engines(Struct, frozen=True):
     model: Annotated[ModelSpec, Doc("a name from the table below, or figures", type="name or mapping")] = "llama-3.1-8b"
     gpu: Annotated[GpuSpec, Doc("a name from the table below, or figures", type="name or mapping")] = "h100"
     tp: Annotated[int, Meta(ge=1, le=1024), "GPUs of one instance (tensor parallelism)"] = 1
+    dp: Annotated[
+        int, Meta(ge=1, le=1024), "data-parallel ranks of one instance, each with `tp` GPUs, a queue and a cache", QUIET
+    ] = 1
+    ep: Annotated[
+        bool, "expert parallelism: each of the `tp` × `dp` GPUs has whole experts, not a part of every expert", QUIET
+    ] = False
+    dp_balance: Annotated[
+        Literal["vllm", "direct"],
+        "vllm: the engine chooses the rank of a request by vLLM's rule; direct: the router does, and sees each rank",
+        QUIET,
+    ] = "vllm"
+    api_servers: Annotated[
+        int | None,
+        Meta(ge=1, le=1024),
+        Doc("processes of an engine that choose ranks, each with counts of its own", default="`dp`"),
+        QUIET,
+    ] = None
     max_batch_tokens: Annotated[Positive, "token budget of a step"] = 2048
     max_batch_size: Annotated[Positive, "sequences in a step"] = 256
     max_queue: Annotated[Positive, "scales load scores; it is not a limit, and no request is rejected for it"] = 256
@@ -105,14 +122,14 @@ class Engines(Struct, frozen=True):
 
     def latency_model(self, where: str = "cluster") -> latency.LatencyModel:
         section, place = self.latency_section(), f"{where}.latency"
-        return latency.build(section, self.shape(where), self.card(where), self.tp, place)
+        return latency.build(section, self.shape(where), self.card(where), self.tp, place, self.dp, self.ep)
 
     def kv_blocks(self, where: str = "cluster") -> int:
-        """Return the number of KV blocks in the GPU memory of an instance."""
+        """Return the number of KV blocks in the GPU memory of an instance, or of each of its data-parallel ranks."""
         if self.kv.gpu_blocks != "auto":
             return self.kv.gpu_blocks
         size, share = self.kv.block_tokens, self.kv.utilization
-        return latency.kv_blocks(self.shape(where), self.card(where), self.tp, size, share, f"{where}.kv")
+        return latency.kv_blocks(self.shape(where), self.card(where), self.tp, size, share, f"{where}.kv", self.dp)
 
     def halves(self, where: str = "cluster") -> dict[str, Engines]:
         """Return the prefill and decode pools of a disaggregated deployment by role. For a monolithic deployment,
@@ -208,13 +225,22 @@ class Cluster(Engines, frozen=True):
         """Return whether any deployment is disaggregated."""
         return any(deployment.architecture == "disaggregated" for deployment in self.by_name().values())
 
-    def instance_ids(self) -> list[str]:
-        """Return the ids of all instances, including instances that an autoscaler may add."""
-        ids: list[str] = []
+    def engine_ids(self) -> dict[str, int]:
+        """Return the ids of all engines, including engines that an autoscaler may add, with the number of their
+        data-parallel ranks."""
+        ids: dict[str, int] = {}
         for name, half in self.scaling_pools().items():
             stem = "instance" if name == "default" and self.deployments is None else name
-            ids += [f"{stem}-{number}" for number in range(half.bounds()[1])]
+            ids |= {f"{stem}-{number}": half.dp for number in range(half.bounds()[1])}
         return ids
+
+    def instance_ids(self) -> list[str]:
+        """Return the ids of all instances. An engine with data-parallel ranks has one instance for each rank."""
+        return [
+            f"{engine}-rank-{rank}" if dp > 1 else engine
+            for engine, dp in self.engine_ids().items()
+            for rank in range(dp)
+        ]
 
     def scaling_pools(self) -> dict[str, Engines]:
         """Return the pools of equal instances by name. The autoscaler scales each pool separately."""
@@ -284,6 +310,7 @@ def _check(pool: E, keys: Json, where: str) -> E:
             wrong = "is valid only with 'architecture: disaggregated'"
             raise HeadwayError(f"{where}.{key}: {wrong}; set that too, or remove this key.")
     for place, part in parts.items():
+        _check_ranks(part, place, bool(halves))
         part.latency_model(place)
         part.kv_blocks(place)
     if not halves:
@@ -312,6 +339,21 @@ def _check_bounds(pool: Engines, where: str) -> None:
         )
     if pool.scaling is not None:
         registry.build("scaling", pool.scaling, f"{where}.scaling")
+
+
+def _check_ranks(pool: Engines, where: str, split: bool) -> None:
+    """Check the keys of data and expert parallelism."""
+    shape = pool.shape(where)
+    if pool.ep and not shape.experts:
+        raise HeadwayError(f"{where}.ep: {shape.name} has no experts; remove this key, or choose a mixture of experts.")
+    if pool.ep and pool.tp * pool.dp > shape.experts:
+        wrong = f"{pool.tp} × {pool.dp} GPUs cannot share the {shape.experts} experts of {shape.name}"
+        raise HeadwayError(f"{where}.ep: {wrong}; lower tp or dp.")
+    if pool.dp > 1 and split:
+        wrong = "is not simulated for prefill and decode instances"
+        raise HeadwayError(f"{where}.dp: {wrong}; set dp: 1 and more instances, or use 'architecture: monolithic'.")
+    if pool.bounds()[1] * pool.dp > MOST_INSTANCES:
+        raise HeadwayError(f"{where}: may have at most {MOST_INSTANCES:,} ranks, got {pool.bounds()[1] * pool.dp:,}.")
 
 
 def _check_common(kv: Kv, common: Kv, where: str, right: str) -> None:
@@ -348,6 +390,6 @@ def _deployments(sections: Any, cluster: Cluster) -> dict[str, Deployment]:
                 wrong = f"the {role} instances of the deployment {shown(name)} have the same name"
                 raise HeadwayError(f"{place}.{cut(name)}-{role}: {wrong}; choose another name.")
     pools = [pool for deployment in deployments.values() for pool in deployment.halves().values() or [deployment]]
-    if sum(pool.bounds()[1] for pool in pools) > MOST_INSTANCES:
+    if sum(pool.bounds()[1] * pool.dp for pool in pools) > MOST_INSTANCES:
         raise HeadwayError(f"{place}: the deployments may have at most {MOST_INSTANCES:,} instances together.")
     return deployments

@@ -5,6 +5,7 @@ from heapq import heappush
 from typing import Final
 
 from headway.sim.instance import Instance
+from headway.sim.lockstep import Lockstep
 from headway.types import NEVER
 
 INDEX_BITS: Final = 20  # number of low bits for the instance: a heap entry combines time and instance in one integer
@@ -14,8 +15,8 @@ MASK: Final = (1 << INDEX_BITS) - 1
 class Clock:
     __slots__ = ("begins", "ends", "instances", "now")
 
-    def __init__(self, instances: list[Instance]) -> None:
-        self.instances = instances
+    def __init__(self, instances: list[Instance | Lockstep]) -> None:
+        self.instances = instances  # by index of the instance; ranks in lockstep have the same entry
         self.now = 0
         # Heap of the ends of runs. It is never empty. The entries of runs that were cut or lost are stale.
         self.ends = [NEVER << INDEX_BITS]

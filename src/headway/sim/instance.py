@@ -60,6 +60,7 @@ class Instance:
         handed: list[Job],
         links: Links,
         tiers: list[Tier] | None,
+        run: Run,
     ) -> None:
         self.view = view
         self.recorder = recorder
@@ -73,7 +74,7 @@ class Instance:
         self.adapters = None if slots is None else Adapters(slots, engine.adapter_load_ps)
         self.queue = EngineQueue(scheduler, view.id)
         self.batch = Batch(block_tokens)
-        self.run = Run()
+        self.run = run
         self.blocks = RunBlocks(view, self.cache, self.batch, self.run, caching)
         loads = tiers is not None or view.role == "decode"
         self.loader = Loader(view.index, self.blocks, links, self.tiers, loads)
@@ -114,6 +115,18 @@ class Instance:
         do, or the last run has not ended, return -1."""
         if self.run.end >= 0:
             return -1
+        once = self.form(now)
+        if not self.batch.running:
+            self.go_idle(now)
+            return -1
+        if self.busy_from < 0:
+            self.busy_from = now
+        if self.batches is not None:
+            self.batches.note(now)
+        return self.planner.plan(now, once)
+
+    def form(self, now: int) -> bool:
+        """Form the next step. Return whether it does not repeat."""
         if now >= self.tick:
             self.history.record(self, now)
         self.cache.now = now
@@ -130,16 +143,13 @@ class Instance:
                 tiers.settle(now)
         if self.equal_steps is not None:
             self.equal_steps.note(now)
-        if not self.batch.running:
-            self.rest(now)
-            if self.blocks.reports:
-                self.view.kv_used = self.cache.held
-            return -1
-        if self.busy_from < 0:
-            self.busy_from = now
-        if self.batches is not None:
-            self.batches.note(now)
-        return self.planner.plan(now, once)
+        return once
+
+    def go_idle(self, now: int) -> None:
+        """Wait for requests, because there is nothing to do."""
+        self.rest(now)
+        if self.blocks.reports:
+            self.view.kv_used = self.cache.held
 
     def finish_run(self, now: int) -> None:
         """End the run: count its tokens, report first tokens, release finished requests."""

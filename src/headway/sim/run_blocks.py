@@ -45,6 +45,17 @@ class RunBlocks:
         self.increment = 0  # picoseconds by which each step is longer than the previous step
         self.prefills = False  # whether the run's steps compute chunks of an unfinished prefill
 
+    def report_run(self) -> None:
+        """Report the KV use at the start of the run that has just been planned."""
+        run = self.run
+        self.view.kv_used = self.cache.held
+        if run.length > 1:
+            self.looked = self.batch.steps + 1
+            self.reported_to = run.start + run.first
+            self.next_step = run.first + run.increment
+            self.increment = run.increment
+            self.prefills = self.batch.partial is not None
+
     def chunk_blocks(self, steps: int) -> int:
         """Return how many blocks the unfinished prefill has after `steps` steps of the run have begun."""
         job, want = self.run.chunks[0]

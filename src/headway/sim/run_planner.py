@@ -108,13 +108,7 @@ class RunPlanner:
         end = run.end = now + first if steps == 1 else now + steps * first + increment * (steps * (steps - 1) // 2)
         blocks.taken_steps = 1
         if blocks.reports:
-            blocks.view.kv_used = cache.held
-            if steps > 1:
-                blocks.looked = batch.steps + 1
-                blocks.reported_to = now + first
-                blocks.next_step = first + increment
-                blocks.increment = increment
-                blocks.prefills = batch.partial is not None
+            blocks.report_run()
         return end
 
     def warm(self, now: int, pieces: Sequence[tuple[int, Fraction]]) -> None:

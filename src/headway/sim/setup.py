@@ -41,6 +41,9 @@ class EngineSetup(Struct):
     kv: Kv = Kv()
     block_bytes: int = 0
     transfer: TransferSetup | None = None  # set for prefill instances
+    rank: int = 0  # number of the data-parallel rank within its engine
+    ranks: int = 1  # data-parallel ranks of the engine
+    lockstep: bool = False  # whether the ranks wait for each other in each step
 
 
 class PoolSetup(Struct):

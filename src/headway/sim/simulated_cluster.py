@@ -10,7 +10,9 @@ from headway.sim.engine_logs import BatchLog
 from headway.sim.instance import Instance
 from headway.sim.instance_end import check_instance, stop_instance
 from headway.sim.job import Job
+from headway.sim.leap import Run
 from headway.sim.link import Links
+from headway.sim.lockstep import Lockstep, RankRun
 from headway.sim.polling import Gauge
 from headway.sim.samples import Samples
 from headway.sim.setup import ClusterSetup, EngineSetup
@@ -34,6 +36,8 @@ class SimulatedCluster:
         # Index of an instance -> its KV use over time. Without tracing, only instances with stores have an entry.
         self.gauges: dict[int, Gauge] = {}
         self.shared: dict[tuple[str, str], Tier] = {}  # (pool, name of the store) -> shared store
+        # What the event loop steps, by index of the instance: the instance, or the engine whose rank it is.
+        self.steppers: list[Instance | Lockstep] = []
         self.instances = [self.build_instance(engine, scheduler) for engine in setup.engines]
 
     def build_instance(self, engine: EngineSetup, scheduler: Any) -> Instance:
@@ -41,7 +45,11 @@ class SimulatedCluster:
         if engine.transfer is not None:
             transfer = engine.transfer.spec
             self.outgoing[engine.view.index] = self.links.add(transfer.bandwidth, transfer.latency_ps)
-        return Instance(
+        lockstep: Lockstep | None = None
+        if engine.lockstep:
+            last = self.steppers[-1] if engine.rank else None
+            lockstep = last if isinstance(last, Lockstep) else Lockstep()
+        instance = Instance(
             copy(engine.view) if setup.signals.poll_interval_ps else engine.view,
             engine,
             scheduler,
@@ -55,7 +63,12 @@ class SimulatedCluster:
             handed=self.handed,
             links=self.links,
             tiers=self.build_tiers(engine),
+            run=Run() if lockstep is None else RankRun(lockstep),
         )
+        if lockstep is not None:
+            lockstep.join(instance)
+        self.steppers.append(lockstep or instance)
+        return instance
 
     def build_tiers(self, engine: EngineSetup) -> list[Tier] | None:
         """Return the stores below an instance's GPU, or None if it has none. Instances of a pool use the same shared

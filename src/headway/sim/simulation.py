@@ -92,7 +92,7 @@ class Simulation:
         self.queues = flow is not None and not isinstance(flow, NoFlow)
         self.cluster = SimulatedCluster(setup, scheduler)
         self.recorder = self.cluster.recorder
-        self.clock = Clock(self.cluster.instances)
+        self.clock = Clock(self.cluster.steppers)
         stages = [admission, priority, routing, *([] if flow is None else [flow])]
         instances, scalers = self.cluster.instances, () if autoscaler is None else autoscaler.policies
         self.signals = (
@@ -152,7 +152,7 @@ class Simulation:
         links, first_tokens, handed, ended = cluster.links, cluster.first_tokens, cluster.handed, cluster.ended
         moves_blocks = bool(links.links)
         preparations, reactions = self.choose_preparations(), self.choose_reactions()
-        horizon, instances, ends, begins = self.horizon, cluster.instances, clock.ends, clock.begins
+        horizon, instances, ends, begins = self.horizon, clock.instances, clock.ends, clock.begins
         while True:
             end, arrival, timer = ends[0] >> INDEX_BITS, traffic.next_ps, dispatcher.timer
             now = end if end < arrival else arrival

@@ -15,11 +15,12 @@ from headway.config.schema import Names
 from headway.config.wording import join_words, shown
 from headway.errors import HeadwayError
 from headway.latency import step_cost
-from headway.latency.all_reduce import AllReduce, all_reduce
-from headway.latency.base import FOREVER, Chunk, LatencyKind, Run, times
+from headway.latency.all_reduce import AllReduce, all_reduce, exchange
+from headway.latency.base import FOREVER, Chunk, LatencyKind, LatencyModel, Run, times
 from headway.latency.engines import ENGINE_NAME, engines
 from headway.latency.exact_numbers import AutoDuration, not_negative
 from headway.latency.gpus import Gpu, gpus, interconnect, read_gpu
+from headway.latency.joint_steps import JointHardware
 from headway.latency.profiles import Profile, read_profile
 from headway.latency.shapes import ModelShape, read_model
 from headway.latency.shards import Shard, shard
@@ -152,7 +153,7 @@ class Hardware:
         try:
             first += self._tokens[tokens]
         except KeyError:
-            first += self._token(tokens)
+            first += self.token_ps(tokens)
         sequences = decodes + len(chunks)
         if sequences >= len(self._decode):
             self._extend(sequences)
@@ -173,11 +174,11 @@ class Hardware:
             self._decodes.append(self._ps(step_cost.decodes_us(gpu, part, count)))
             host = times(self.host[1] * count, self._factor)
             self._sequences.append(host + self._ps(step_cost.sequences_us(gpu, part, count)))
-            base = self._decodes[count] + self._sequences[count] + self._token(count)
+            base = self._decodes[count] + self._sequences[count] + self.token_ps(count)
             self._decode.append((base, self._kv * count))
         return self._decode[most]
 
-    def _token(self, tokens: int) -> int:
+    def token_ps(self, tokens: int) -> int:
         """Return the host time of a step plus the time of the work that depends only on the number of tokens."""
         us = step_cost.tokens_us(self.profile.constants, self.part, tokens)
         if self.reduce is not None:
@@ -197,11 +198,13 @@ class Hardware:
         return costs
 
 
-def _build(keys: HardwareParameters, where: str, model: ModelShape, gpu: Gpu, tp: int) -> Hardware:
+def _build(
+    keys: HardwareParameters, where: str, model: ModelShape, gpu: Gpu, tp: int, dp: int = 1, ep: bool = False
+) -> Hardware:
     if not isinstance(keys.profile, str):
         raise HeadwayError(f"{where}.profile: expected the name or the file of a profile, got {shown(keys.profile)}.")
     profile = read_profile(gpu.name if keys.profile == "auto" else keys.profile, gpu, f"{where}.profile")
-    part = shard(model, tp, where, keys.expert_skew)
+    part = shard(model, tp, where, keys.expert_skew, dp, ep)
     step, sequence = profile.host_ps, profile.host_sequence_ps
     if keys.engine != "auto":
         engine = engines().find(keys.engine, "engine", f"{where}.engine", "set 'host' and 'host_sequence' instead")
@@ -215,7 +218,21 @@ def _build(keys: HardwareParameters, where: str, model: ModelShape, gpu: Gpu, tp
     return Hardware(profile, part, (step, sequence), reduce)
 
 
-MODEL: Final = LatencyKind("hardware", HardwareParameters, _build)
+def _build_ranks(
+    keys: HardwareParameters, where: str, model: ModelShape, gpu: Gpu, tp: int, dp: int, ep: bool
+) -> LatencyModel:
+    """Return the times of an engine with data-parallel ranks, or with whole experts on its GPUs. Ranks of a model
+    without experts do not wait for each other, so each has the times of an engine of its own."""
+    if not model.experts:
+        return _build(keys, where, model, gpu, tp)
+    whole = _build(keys, where, model, gpu, tp, dp, ep)
+    if dp == 1:
+        return whole
+    group = tp * dp if ep else dp
+    return JointHardware(whole, dp, exchange(interconnect(gpu, tp * dp), group))
+
+
+MODEL: Final = LatencyKind("hardware", HardwareParameters, _build, _build_ranks)
 
 # The public interface for single steps: `headway.latency("h200", "llama-3.1-8b").step_ms(decode=[1024, 512])`.
 
