@@ -6,6 +6,7 @@ from typing import Any, Final
 from headway.latency.shards import capacity_score
 from headway.scenario.cluster_spec import Cluster, Engines
 from headway.scenario.scenario import DEFAULT, Source, load_data, validate
+from headway.sim.front_end import engine_view
 from headway.sim.setup import ClusterSetup, EngineSetup, PoolSetup, TransferSetup
 from headway.views.instance import InstanceView
 
@@ -60,9 +61,24 @@ def _equal(spec: Engines, ids: list[str], first: int, pool: str, serves: tuple[s
         )
         for index in range(first, first + spec.bounds()[1] * spec.dp)
     ]
+    if spec.dp > 1 and spec.dp_balance == "vllm":
+        hide_ranks(setups, spec.dp, spec.api_servers or spec.dp)
     for engine in setups[spec.instances * spec.dp :]:  # instances that the autoscaler may start
         engine.view.state = "stopped"
+        if engine.target is not None:
+            engine.target.state = "stopped"
     return setups
+
+
+def hide_ranks(setups: list[EngineSetup], dp: int, servers: int) -> None:
+    """Let the router see engines in the places of their ranks, because the engines choose ranks themselves."""
+    for first in range(0, len(setups), dp):
+        ranks = setups[first : first + dp]
+        for engine in ranks:
+            engine.target = InstanceView(engine.view.index, "")
+        leader = ranks[0]
+        leader.target = engine_view([engine.view for engine in ranks], leader.view.id.removesuffix("-rank-0"))
+        leader.servers = servers
 
 
 def pools(cluster: Cluster, build: Callable[[Any, str], Any]) -> list[PoolSetup]:
@@ -75,8 +91,9 @@ def pools(cluster: Cluster, build: Callable[[Any, str], Any]) -> list[PoolSetup]
             low, high = half.bounds()
             id = list(cluster.scaling_pools())[len(setups)]
             policy = build(half.scaling, f"{where}.{role}.scaling" if role else f"{where}.scaling")
-            setups.append(PoolSetup(id, name, first, half.instances, low, high, policy))
-            first += high
+            direct = half.dp > 1 and half.dp_balance == "direct"
+            setups.append(PoolSetup(id, name, first, half.instances, low, high, policy, half.dp, direct))
+            first += high * half.dp
     return setups
 
 

@@ -32,7 +32,8 @@ def life_setup(scenario: Scenario, setup: ClusterSetup, build: Callable[[Any, st
     if not named and static(scaled) and not any(pool.scales() for pool in scenario.cluster.scaling_pools().values()):
         return None
     scaling = Scaling() if scenario.scaling is None else scenario.scaling
-    places = {engine.view.id: engine.view.index for engine in setup.engines}
+    firsts = [engine.view.index for engine in setup.engines if not engine.rank]
+    places = dict(zip(scenario.cluster.engine_ids(), firsts, strict=True))
     return LifeSetup(
         pools=scaled,
         provisioning=draws(scaling.provisioning, "scaling.provisioning"),
@@ -69,7 +70,7 @@ def autoscaler(scenario: Scenario, setup: ClusterSetup, life: LifeSetup) -> Auto
         return None
     watches = []
     for pool in life.pools:
-        views = setup.views[pool.first : pool.first + pool.maximum]
+        views = [setup.views[index] for index in pool.places]
         model, role = views[0].model, views[0].role
         low, high = pool.minimum, pool.maximum
         watches.append(PoolView(pool.id, model, role, low, high, views, block_tokens=setup.block_tokens))

@@ -309,6 +309,6 @@ def run_facts(scenario: Scenario, simulation: Simulation) -> RunFacts:
         predicts=bool(simulation.control.indexes),
         belief_block_tokens=largest_block(simulation.control.indexes),
         routers=[] if simulation.routers is None else simulation.routers.counts(),
-        pools=[PoolFacts(pool.id, pool.first, pool.minimum, pool.maximum) for pool in pools],
+        pools=[PoolFacts(pool.id, pool.first, pool.minimum, pool.maximum, pool.ranks) for pool in pools],
         retries=scenario.retries,
     )

@@ -251,12 +251,14 @@ class Targets(Struct, frozen=True):
 
 
 class PoolFacts(Struct, frozen=True):
-    """Equal instances that scale together. There are at most `maximum` of them, and their indexes begin at `first`."""
+    """Equal engines that scale together. There are at most `maximum` of them, each with `ranks` instances, and the
+    indexes of their instances begin at `first`."""
 
     id: str
     first: int
     minimum: int
     maximum: int
+    ranks: int = 1
 
 
 class RunFacts(Struct):

@@ -80,7 +80,7 @@ class _Pool:
         self, pool: PoolFacts, recorder: Recorder, instances: Sequence[InstanceStats], facts: RunFacts
     ) -> None:
         self.id = pool.id
-        own = range(pool.first, pool.first + pool.maximum)
+        own = range(pool.first, pool.first + pool.maximum * pool.ranks, pool.ranks)  # the first rank of each engine
         changes = [change for change in recorder.states if change.instance in own]
         self.levels = levels(changes) or [Level(facts.started_ps, 0, 0, 0)]
         until = [*(level.at_ps for level in self.levels[1:]), facts.ended_ps]

@@ -383,7 +383,7 @@ def _check_models(scenario: Scenario) -> None:
 
 def _check_faults(scenario: Scenario) -> None:
     """Check that the instance of every fault exists at the start, or that the autoscaler may add this instance."""
-    known = scenario.cluster.instance_ids() if scenario.faults else []
+    known = [*scenario.cluster.engine_ids()] if scenario.faults else []
     for number, fault in enumerate(scenario.faults):
         if fault.instance not in known:
             wrong = f"no instance is called {shown(fault.instance)}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headway.control.autoscaler import Autoscaler
 from headway.policies.scaling.thresholds import Static
 from headway.results.recorder import FaultRecord, ScaleRecord
+from headway.sim.instance import Instance
 from headway.sim.instance_end import cool
 from headway.sim.lifecycle import Lifecycle, Place
 from headway.sim.losses import Losses
@@ -46,7 +47,7 @@ class Capacity:
 
     def is_due(self, now: int) -> bool:
         """Whether `manage` may have something to do at this instant."""
-        if self.next_ps == now or self.watchful or any(map(self.losses.idle, self.lifecycle.draining)):
+        if self.next_ps == now or self.watchful or any(map(self.is_empty, self.lifecycle.draining)):
             return True
         return self.autoscaler is not None and (self.waiting or bool(self.dispatcher.held))
 
@@ -55,9 +56,10 @@ class Capacity:
         return not self.dispatcher.held and all(map(self.losses.idle, range(len(self.losses.bound))))
 
     def close(self, now: int) -> None:
-        for place in self.lifecycle.places:
-            stats = self.dispatcher.instances[place.index].stats
-            stats.held_ps = place.held_ps + (now - place.held_from if place.held_from >= 0 else 0)
+        for place in self.lifecycle.places.values():
+            for index in place.instances:
+                stats = self.dispatcher.instances[index].stats
+                stats.held_ps = place.held_ps + (now - place.held_from if place.held_from >= 0 else 0)
 
     def set_next(self) -> None:
         self.next_ps = self.lifecycle.next_ps
@@ -75,7 +77,7 @@ class Capacity:
         while (change := self.lifecycle.due(now)) is not None:
             self.change_as_planned(now, *change)
         for index in self.lifecycle.draining[:]:
-            if self.losses.idle(index):
+            if self.is_empty(index):
                 self.stop(now, self.lifecycle.places[index])
         self.count_waiting(now)
         self.set_next()
@@ -131,16 +133,16 @@ class Capacity:
     def least_needed(self, pool: PoolSetup) -> Place:
         """Return the replica to drain. Replicas that do not serve requests come first, then those with the fewest
         requests. On a tie, return the replica with the highest index."""
-        bound = self.losses.bound
         here = [place for place in self.lifecycle.of(pool) if place.state in REPLICAS]
-        return min(here, key=lambda place: (place.state in SERVING, len(bound[place.index]), -place.index))
+        return min(here, key=lambda place: (place.state in SERVING, self.losses.count(place.instances), -place.index))
 
     def change(self, now: int, place: Place, state: str) -> None:
         dispatcher = self.dispatcher
         if dispatcher.signals.vary:  # policies that observe this change may read the signals
             dispatcher.signals.refresh(now)
         self.lifecycle.change(now, place, state)
-        dispatcher.control.instance_changed(now, place.index, state)
+        for index in place.instances if place.pool.shows_ranks else place.instances[:1]:
+            dispatcher.control.instance_changed(now, index, state)
 
     def change_as_planned(self, now: int, place: Place, state: str) -> None:
         """Move an instance to the next state that was planned for it."""
@@ -151,12 +153,13 @@ class Capacity:
         elif state == "warming":
             place.warm_at = now if warmup is None else now + warmup.duration_ps
             if warmup is not None:
-                self.dispatcher.instances[place.index].planner.warm(now, warmup.steps())
+                for instance in self.paced(place):
+                    instance.planner.warm(now, warmup.steps())
             self.serve(now, place)
         elif state == "ready":
             self.serve(now, place)
         else:  # the time limit for draining is over
-            self.losses.empty(now, place.index, False, f"{self.name(place)} was stopped before the request had ended")
+            self.empty(now, place, False, f"{self.name(place)} was stopped before the request had ended")
             self.stop(now, place)
 
     def serve(self, now: int, place: Place) -> None:
@@ -178,8 +181,8 @@ class Capacity:
         self.change(now, place, "draining")
         if drain.mode != "wait":
             why = f"{self.name(place)} was stopped before the request had ended"
-            self.losses.empty(now, place.index, drain.mode == "redirect", why)
-        if self.losses.idle(place.index):
+            self.empty(now, place, drain.mode == "redirect", why)
+        if self.is_empty(place.index):
             self.stop(now, place)
             return
         self.lifecycle.draining.append(place.index)
@@ -192,12 +195,28 @@ class Capacity:
 
     def cool(self, now: int, place: Place) -> None:
         """Clear the instance's cache, and drop the KV events that it has not yet sent."""
-        cool(self.dispatcher.instances[place.index], now)
-        if self.dispatcher.signals.kv_events is not None:
-            self.dispatcher.signals.kv_events.forget(place.index)
+        for index in place.instances:
+            cool(self.dispatcher.instances[index], now)
+            if self.dispatcher.signals.kv_events is not None:
+                self.dispatcher.signals.kv_events.forget(index)
 
     def name(self, place: Place) -> str:
-        return self.dispatcher.instances[place.index].view.id
+        name = self.dispatcher.instances[place.index].view.id
+        return name if place.pool.ranks == 1 else name.removesuffix("-rank-0")
+
+    def empty(self, now: int, place: Place, redirect: bool, why: str) -> None:
+        """Remove all requests from an engine."""
+        for index in place.instances:
+            self.losses.empty(now, index, redirect, why)
+
+    def is_empty(self, index: int) -> bool:
+        """Whether the engine in the place with this index has no requests."""
+        return all(map(self.losses.idle, self.lifecycle.places[index].instances))
+
+    def paced(self, place: Place) -> list[Instance]:
+        """Return the instances of an engine whose speed is their own: one of several ranks in lockstep, or all."""
+        instances = [self.dispatcher.instances[index] for index in place.instances]
+        return list({instance.planner: instance for instance in instances}.values())
 
     def strike(self, now: int, fault: FaultSetup) -> None:
         """Apply a fault, unless the instance is stopped."""
@@ -207,9 +226,9 @@ class Capacity:
         self.dispatcher.recorder.struck.append(FaultRecord(now, fault.instance, fault.kind))
         if fault.kind == "slow":
             until = NEVER if fault.duration_ps is None else now + fault.duration_ps
-            instance = self.dispatcher.instances[fault.instance]
-            before = instance.run.end
-            self.dispatcher.clock.note_change(fault.instance, before, instance.slow(now, fault.factor, until))
+            for instance in self.paced(place):
+                before, index = instance.run.end, instance.view.index
+                self.dispatcher.clock.note_change(index, before, instance.slow(now, fault.factor, until))
         elif fault.kind == "crash":
             self.crash(now, place, fault.duration_ps)
         else:
@@ -220,7 +239,7 @@ class Capacity:
         after that time. Otherwise the pool replaces the instance if the pool has fallen below its minimum size."""
         was = place.state
         self.change(now, place, "stopped")  # must happen before the requests of the instance are retried
-        self.losses.empty(now, place.index, False, f"{self.name(place)} crashed")
+        self.empty(now, place, False, f"{self.name(place)} crashed")
         self.cool(now, place)
         if was == "draining":
             return
@@ -234,7 +253,7 @@ class Capacity:
         """Make an instance unreachable for a time. It loses its requests, but keeps its cache."""
         was = place.state
         self.change(now, place, "unreachable")
-        self.losses.empty(now, place.index, False, f"{self.name(place)} could not be reached")
+        self.empty(now, place, False, f"{self.name(place)} could not be reached")
         if was == "draining":
             self.stop(now, place)
         elif duration_ps is not None:

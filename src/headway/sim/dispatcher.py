@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ from headway.control.flights import QUEUED, Answer, Decision, Flight, Queued, Ti
 from headway.control.plane import ControlPlane
 from headway.results.recorder import COMPLETED, FAILED, IN_FLIGHT, REJECTED, TIMED_OUT, Recorder
 from headway.sim.clock import Clock
+from headway.sim.front_end import FrontEnd
 from headway.sim.handovers import Handovers
 from headway.sim.instance import Instance
 from headway.sim.job import Job
@@ -51,12 +52,14 @@ class Dispatcher:
         clock: Clock,
         control: ControlPlane | Routers,
         signals: Signals,
+        fronts: Mapping[int, FrontEnd],
     ) -> None:
         self.warmup = warmup  # number of warm-up requests, which do not count in the statistics
         self.cluster = cluster
         self.clock = clock
         self.control = control
         self.signals = signals
+        self.fronts = fronts  # front ends of engines that choose the ranks of their requests, by index of the engine
         self.recorder = cluster.recorder
         self.block_tokens = cluster.block_tokens
         self.instances = cluster.instances
@@ -138,6 +141,8 @@ class Dispatcher:
         request, recorder, losses = job.request, self.recorder, self.losses
         row = request.id
         index = flight.view.index
+        if index in self.fronts:
+            index = self.fronts[index].choose(now, request).view.index
         recorder.instance[row] = index
         first = losses is None or recorder.routed_ps[row] < 0  # False if the request was redirected
         if first:
@@ -149,7 +154,7 @@ class Dispatcher:
         instance = target = self.instances[index]
         tokens = request.prompt_tokens + job.output_tokens - 1
         if losses is not None:
-            losses.on_sent(now, job, flight)
+            losses.on_sent(now, job, flight, index)
         prefill = flight.prefill  # read after `on_sent`: None if the decode instance computes the prefill itself
         if prefill is not None:
             job, instance = self.handovers.split(job, prefill.index, index)

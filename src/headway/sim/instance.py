@@ -11,7 +11,7 @@ arrive. The instance cuts the run only if a request may enter or must leave the 
 from fractions import Fraction
 from heapq import heappop
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headway.results.recorder import InstanceStats, Recorder
 from headway.sim.adapters import Adapters
@@ -35,12 +35,15 @@ from headway.sim.tiers import Tiers
 from headway.types import NEVER, Hints
 from headway.views.instance import InstanceView
 
+if TYPE_CHECKING:
+    from headway.sim.front_end import RankCounts
+
 
 class Instance:
     __slots__ = (
         "adapters", "batch", "batches", "blocks", "busy_from", "cache", "ended", "equal_steps", "expiring",
         "first_tokens", "gaps", "handed", "handing", "history", "idle_watts", "links", "loader", "log", "planner",
-        "queue", "recorder", "run", "scheduler", "size", "span_watts", "stats", "tick", "tiers", "transfer", "view",
+        "queue", "rank_counts", "recorder", "run", "scheduler", "size", "span_watts", "stats", "tick", "tiers", "transfer", "view",
         "windows",
     )  # fmt: skip
 
@@ -102,6 +105,7 @@ class Instance:
         self.handed = handed  # requests whose prompt, or its first chunk, has been computed for another instance
         self.log = self.gaps.runs.frombytes
         self.batches: BatchLog | None = None  # set if changes of the batch are recorded
+        self.rank_counts: RankCounts | None = None  # set if a front end chooses between this rank and others
         self.equal_steps: EqualSteps | None = None  # set if a policy observes the runs of equal steps
         self.busy_from = -1  # when the instance last became busy; -1 if it is idle
         self.windows: tuple[BusyWindow, ...] = ()  # set if a policy reads `busy` or `watts`
@@ -129,6 +133,8 @@ class Instance:
         """Form the next step. Return whether it does not repeat."""
         if now >= self.tick:
             self.history.record(self, now)
+        if self.rank_counts is not None:
+            self.rank_counts.note_boundary(self)
         self.cache.now = now
         scheduler, tiers = self.scheduler, self.tiers
         if tiers is None:

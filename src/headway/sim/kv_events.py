@@ -25,14 +25,22 @@ Log = list[Any]  # `Eviction`, `Move` or `Stored` entries of an instance
 
 class KvEvents:
     def __init__(
-        self, instances: list[Instance], indexes: list[PrefixIndex], block_tokens: int, delay: int, stores: bool
+        self,
+        instances: list[Instance],
+        indexes: list[PrefixIndex],
+        block_tokens: int,
+        delay: int,
+        stores: bool,
+        targets: list[int],
     ) -> None:
-        """With `stores`, the instances also report what they store."""
+        """With `stores`, the instances also report what they store. `targets` has, for each instance, the place of its
+        content in the indexes."""
         self.instances = instances
         self.indexes = indexes
         self.block_tokens = block_tokens  # block size of the engines
         self.delay = delay
         self.stores = stores
+        self.targets = targets
         self.logs: list[Log] = []
         users: dict[Tier, list[int]] = {}  # indices of the instances that use each shared store
         for instance in instances:
@@ -43,7 +51,7 @@ class KvEvents:
                 log = instance.tiers.hear()
                 for tier in instance.tiers.tiers:
                     if tier.shared:
-                        users.setdefault(tier, []).append(instance.view.index)
+                        users.setdefault(tier, []).append(targets[instance.view.index])
             if stores:
                 instance.cache.stores = log
             self.logs.append(log)
@@ -59,7 +67,7 @@ class KvEvents:
         for changes, beliefs in self.shared:
             if changes and changes[0][0] < before:
                 self.apply_changes(changes, beliefs, before)
-        for instance, log in zip(self.instances, self.logs, strict=True):
+        for target, instance, log in zip(self.targets, self.instances, self.logs, strict=True):
             if instance.run.end >= 0:
                 if self.stores:
                     instance.blocks.settle_stores(now)
@@ -70,9 +78,9 @@ class KvEvents:
             if self.stores:
                 # Sort by time, because a run logs all its evictions before its `Stored` events.
                 log.sort(key=itemgetter(0, 1))
-                self.apply_stores(instance.view.index, log, now - self.delay + 1)
+                self.apply_stores(target, log, now - self.delay + 1)
             elif log[0][0] < before:
-                (self.apply if instance.tiers is None else self.apply_moves)(instance.view.index, log, before)
+                (self.apply if instance.tiers is None else self.apply_moves)(target, log, before)
 
     def forget(self, index: int) -> None:
         """Drop the pending events of an instance that has stopped."""

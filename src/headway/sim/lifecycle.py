@@ -2,8 +2,8 @@
 
     stopped -> provisioning -> loading -> warming -> ready -> draining -> stopped
 
-A place is a position in the cluster that one instance may occupy; both have the same index. If the state of a place is
-`stopped`, a new instance can start there, with an empty cache.
+A place is a position in the cluster that one engine may occupy. It has the index of the engine's first instance. If the
+state of a place is `stopped`, a new engine can start there, with an empty cache.
 `Losses` handles the requests of instances that stop.
 """
 
@@ -17,10 +17,13 @@ from headway.types import NEVER, REPLICAS
 
 
 class Place:
-    __slots__ = ("drawn", "held_from", "held_ps", "index", "loading", "pool", "provisioning", "state", "warm_at")
+    __slots__ = (
+        "drawn", "held_from", "held_ps", "index", "instances", "loading", "pool", "provisioning", "state", "warm_at",
+    )  # fmt: skip
 
     def __init__(self, index: int, pool: PoolSetup, setup: LifeSetup) -> None:
         self.index = index
+        self.instances = range(index, index + pool.ranks)  # indices of the engine's instances
         self.pool = pool
         self.state = "stopped"
         self.drawn = 0  # sequence number of the place's valid entry in the timetable; 0 if there is no valid entry
@@ -35,9 +38,7 @@ class Lifecycle:
     def __init__(self, setup: LifeSetup, recorder: Recorder) -> None:
         self.setup = setup
         self.recorder = recorder
-        self.places = [
-            Place(pool.first + number, pool, setup) for pool in setup.pools for number in range(pool.maximum)
-        ]
+        self.places = {index: Place(index, pool, setup) for pool in setup.pools for index in pool.places}
         self.heap: list[tuple[int, int, int, str]] = []  # timetable: (time, place index, entry number, next state)
         self.numbered = 0
         self.faults = sorted(setup.faults, key=lambda fault: fault.at_ps)
@@ -47,11 +48,11 @@ class Lifecycle:
 
     def start(self, now: int) -> None:
         """Begin the simulation: the initial instances of each pool are ready."""
-        for place in self.places:
-            if place.index - place.pool.first < place.pool.initial:
+        for place in self.places.values():
+            if place.index - place.pool.first < place.pool.initial * place.pool.ranks:
                 self.change(now, place, "ready")
             else:
-                self.recorder.states.append(StateChange(now, place.index, place.state))
+                self.record(now, place)
         self.set_next()
 
     def change(self, now: int, place: Place, state: str) -> None:
@@ -65,7 +66,11 @@ class Lifecycle:
         place.drawn = 0
         if place.index in self.draining:
             self.draining.remove(place.index)
-        self.recorder.states.append(StateChange(now, place.index, state))
+        self.record(now, place)
+
+    def record(self, now: int, place: Place) -> None:
+        for index in place.instances:
+            self.recorder.states.append(StateChange(now, index, place.state))
 
     def plan(self, at: int, place: Place, state: str) -> None:
         """Plan the next state of an instance. If its state changes before time `at`, the plan is cancelled."""
@@ -111,7 +116,7 @@ class Lifecycle:
             self.next_ps = min(self.next_ps, self.faults[self.fault].at_ps)
 
     def of(self, pool: PoolSetup) -> list[Place]:
-        return self.places[pool.first : pool.first + pool.maximum]
+        return [self.places[index] for index in pool.places]
 
     def count(self, pool: PoolSetup) -> int:
         """Return the number of replicas of a pool."""

@@ -7,6 +7,7 @@ the limit on retries, they fail.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from headway.control.flights import Flight
@@ -36,12 +37,12 @@ class Losses:
         dispatcher.handovers.bound = self.bound
         self.moving: dict[int, Job] = {}  # request id -> job, for requests that left an instance and wait for another
 
-    def on_sent(self, now: int, job: Job, flight: Flight) -> None:
-        """Note the instance of a request. A redirected request that has already generated tokens uses no prefill
-        instance: its decode instance computes the prefill. Report its handover at once."""
+    def on_sent(self, now: int, job: Job, flight: Flight, index: int) -> None:
+        """Note the instance of a request, which has the index `index`. A redirected request that has already generated
+        tokens uses no prefill instance: its decode instance computes the prefill. Report its handover at once."""
         if flight.prefill is not None and job.generated:
             self.dispatcher.control.on_handed(now, job.row)
-        self.bound[flight.view.index][job.row] = job
+        self.bound[index][job.row] = job
 
     def split(self, source: Job) -> None:
         """Note the prefill instance of a request. If the prefill instance generates the only token of the request, no
@@ -67,6 +68,10 @@ class Losses:
     def idle(self, index: int) -> bool:
         """Whether an instance has no requests. A request that was withdrawn counts until the current step ends."""
         return not self.bound[index] and not self.dispatcher.instances[index].batch.running
+
+    def count(self, instances: Iterable[int]) -> int:
+        """Return the number of requests of these instances."""
+        return sum(len(self.bound[index]) for index in instances)
 
     def stop(self) -> None:
         """Stop at the horizon: remove the gaps of requests that wait for another instance."""
@@ -171,9 +176,10 @@ class Losses:
             self.go_on(now, job, answer)
 
     def go_on(self, now: int, job: Job, flight: Flight) -> None:
-        if job.generated:  # earlier instances counted these tokens; the last instance will count all tokens again
-            self.dispatcher.instances[flight.view.index].stats.output_tokens -= job.generated
+        tokens = job.generated
         self.dispatcher.put(now, job, flight)
+        if tokens:  # earlier instances counted these tokens; the last instance will count all tokens again
+            self.dispatcher.instances[self.dispatcher.recorder.instance[job.row]].stats.output_tokens -= tokens
 
     def drop(self, row: int) -> None:
         """Forget a request that waited for another instance, after its rejection or after its client gave up."""

@@ -28,8 +28,7 @@ class News:
         self.wanted = wanted = {
             kind for plane in control.listening() for kind in plane.audience.listeners if kind in KINDS
         }
-        for instance in cluster.instances:
-            index = instance.view.index
+        for instance, index in zip(cluster.instances, cluster.setup.targets, strict=True):
             if Preempted in wanted:
                 instance.scheduler.preempted = self.reporter(Preempted, index)
             if BlocksMoved in wanted and instance.tiers is not None:

@@ -9,16 +9,18 @@ is hidden, so that reading it raises an error.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from headway.policies.registry import entry_of
 from headway.scenario.scenario import SignalSpec
+from headway.sim.front_end import EngineView, FrontEnd
 from headway.sim.instance import Instance
 from headway.sim.kv_events import KvEvents
 from headway.sim.polling import History
 from headway.sim.recent_values import BusyWindow, HitRate, MoveRate, Ticks
 from headway.sim.run_blocks import report_kv
+from headway.sim.setup import ClusterSetup
 from headway.sim.tiers import Tiers
 from headway.types import PS_PER_SECOND
 from headway.views.instance import REPORTED, SIGNALS, InstanceView
@@ -39,6 +41,8 @@ class Signals:
         self.instances = instances
         self.blocks = [instance.blocks for instance in instances]
         self.views = [instance.view for instance in instances]  # the views to which the values are written
+        self.board = self.views  # the views of the first router, or those that several routers copy
+        self.engines: list[EngineView] = []  # the engines that the router sees in the place of their ranks
         self.kv = "kv_used" in reads
         self.power = "busy" in reads or "watts" in reads
         self.hits = "hit_rate" in reads
@@ -62,6 +66,17 @@ class Signals:
                 instance.scheduler.hits = HitRate()
             instance.view.hide(*self.unwanted)
 
+    def show_engines(self, setup: ClusterSetup, fronts: Iterable[FrontEnd]) -> None:
+        """Show the router the engines that choose between ranks, not their ranks."""
+        self.board = setup.views
+        for front in fronts:
+            first = front.view.index
+            views = self.views[first : first + len(front.ranks)]
+            self.engines.append(EngineView(front.view, views, self.unwanted))
+            self.vary = True
+            for blank in self.board[first + 1 : first + len(views)]:
+                blank.hide(*self.unwanted)
+
     def refresh(self, now: int) -> None:
         """Update every reported field that policies read, and apply due KV events to the prefix indexes."""
         if self.kv_events is not None:
@@ -73,6 +88,8 @@ class Signals:
                 self.show_tiers(self.views[index], tiers, now, now + 1, None)
         if self.power:
             self.refresh_power(now)
+        for engine in self.engines:
+            engine.show()
 
     def show_tiers(self, view: InstanceView, tiers: Tiers, at: int, before: int, tick: int | None) -> None:
         """Write the use of an instance's stores to its view, and the rates at which blocks move to and from the stores.
@@ -186,6 +203,8 @@ class PolledSignals(Signals):
                 view.busy = short.share(self.origin, tick, was.busy_ps, was.busy_from)
                 share = long.share(self.origin, tick, was.busy_ps, was.busy_from)
                 view.watts = instance.idle_watts + instance.span_watts * share
+        for engine in self.engines:
+            engine.show()
 
     def on_routed(self, now: int, view: InstanceView) -> None:
         """Count a request that a router has sent, and that no tick shows yet; `view` is that router's view."""

@@ -43,12 +43,12 @@ class Routers:
         self.observers = planes[0].observers
         self.indexes: list[PrefixIndex] = [index for plane in planes for index in plane.indexes]
         self.exchanges = self.sync_ps is not None and any(plane.routed_indexes for plane in planes)
-        self.views: list[list[InstanceView]] = [list(plane.views.values()) for plane in planes]
+        self.views: list[list[InstanceView]] = [list(plane.ordered) for plane in planes]
         self.home: list[int] = []  # index of each request's router, by request id
         self.pumped = 0  # index of the router whose queue `pump` reads next
         # The reported signals are written to the views of a shared board. A router copies them before it decides.
         self.signals = signals
-        self.board = signals.views
+        self.board = signals.board
         self.reported = ("observed_at", *[name for name in REPORTED if hasattr(self.board[0], name)])
         self.copied: list[int | None] = [-1] * len(planes)  # time of the report that each router has copied
         # For each signal name, router and instance: the sum of the other routers' counts at the last exchange.

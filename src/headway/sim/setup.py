@@ -44,10 +44,15 @@ class EngineSetup(Struct):
     rank: int = 0  # number of the data-parallel rank within its engine
     ranks: int = 1  # data-parallel ranks of the engine
     lockstep: bool = False  # whether the ranks wait for each other in each step
+    # If the engine chooses the rank of a request: what the router sees in the place of this rank. It sees the engine in
+    # the place of the first rank, and nothing in the places of the others.
+    target: InstanceView | None = None
+    servers: int = 0  # for the first rank of such an engine: number of its API servers
 
 
 class PoolSetup(Struct):
-    """Equal instances that are scaled together. The pool has `maximum` places for instances, from index `first` on."""
+    """Equal engines that are scaled together. The pool has `maximum` places for engines, from index `first` on. Each
+    engine has `ranks` instances."""
 
     id: str
     view_pool: str  # name of the deployment, which is `pool` in the views of its instances
@@ -56,6 +61,13 @@ class PoolSetup(Struct):
     minimum: int
     maximum: int
     scaling: Any  # the scaling policy of the pool
+    ranks: int = 1
+    shows_ranks: bool = False  # whether the router sees the ranks of an engine
+
+    @property
+    def places(self) -> range:
+        """The indices of the first instances of the pool's engines."""
+        return range(self.first, self.first + self.maximum * self.ranks, self.ranks)
 
 
 class FaultSetup(Struct):
@@ -95,4 +107,10 @@ class ClusterSetup(Struct):
 
     @property
     def views(self) -> list[InstanceView]:
-        return [engine.view for engine in self.engines]
+        """The views that the router has."""
+        return [engine.target or engine.view for engine in self.engines]
+
+    @property
+    def targets(self) -> list[int]:
+        """For each instance, the index of the router's view that shows it."""
+        return [engine.view.index - (engine.rank if engine.target is not None else 0) for engine in self.engines]

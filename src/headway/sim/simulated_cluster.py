@@ -113,6 +113,10 @@ class SimulatedCluster:
             if instance.tiers is not None:
                 blocks = instance.tiers.match(runs, blocks, limit)
             tokens.append(blocks * size)
+        for engine in self.setup.engines:
+            if engine.servers:  # the engine may choose any of its ranks
+                first = engine.view.index
+                tokens[first] = max(tokens[first : first + engine.ranks])
         return tokens
 
     def stop(self, horizon: int) -> None:

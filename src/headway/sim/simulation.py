@@ -32,6 +32,7 @@ from headway.results.recorder import IN_FLIGHT, Recorder
 from headway.sim.capacity import Capacity
 from headway.sim.clock import INDEX_BITS, MASK, Clock
 from headway.sim.dispatcher import Dispatcher, by_row
+from headway.sim.front_end import front_ends
 from headway.sim.kv_events import KvEvents
 from headway.sim.news import News
 from headway.sim.reported_signals import PolledSignals, Signals
@@ -96,10 +97,12 @@ class Simulation:
         stages = [admission, priority, routing, *([] if flow is None else [flow])]
         instances, scalers = self.cluster.instances, () if autoscaler is None else autoscaler.policies
         self.signals = (
-            PolledSignals(instances, stages, setup.views, setup.signals, scalers)
+            PolledSignals(instances, stages, [engine.view for engine in setup.engines], setup.signals, scalers)
             if setup.signals.poll_interval_ps
             else Signals(instances, stages, scalers)
         )
+        fronts = front_ends(setup, instances)
+        self.signals.show_engines(setup, fronts.values())
         for view in setup.views:
             view._load_rule = setup.signals.effective_load
         planes: list[ControlPlane] = []
@@ -129,9 +132,10 @@ class Simulation:
         delay_ps, indexes = setup.signals.kv_event_delay_ps, self.control.indexes
         if delay_ps is not None and indexes:
             stores = setup.signals.belief != "routed"
-            self.signals.kv_events = KvEvents(instances, indexes, setup.block_tokens, delay_ps, stores)
+            targets = setup.targets
+            self.signals.kv_events = KvEvents(instances, indexes, setup.block_tokens, delay_ps, stores, targets)
             self.signals.vary = True
-        self.dispatcher = Dispatcher(setup.warmup, self.cluster, self.clock, self.control, self.signals)
+        self.dispatcher = Dispatcher(setup.warmup, self.cluster, self.clock, self.control, self.signals, fronts)
         self.news = News(self.cluster, self.control, self.signals)
         self.capacity: Capacity | None = None  # set if instances start and stop during the run
         if setup.life is not None:
