@@ -1,5 +1,5 @@
-"""The time of a collective operation between GPUs, by link, number of GPUs and size: the all-reduce of a tensor-parallel
-group, and the exchange between data-parallel ranks around the experts of a layer.
+"""The time of a collective operation between GPUs, by link, number of GPUs and size: the all-reduce of a
+tensor-parallel group, and the exchange between data-parallel ranks around the experts of a layer.
 
 `presets/all_reduce.yaml` and `presets/exchange.yaml` have the measured times of each kind of link. Times between two
 measured sizes are interpolated linearly. Below the smallest size the time is constant, and beyond the largest size it

@@ -1,7 +1,7 @@
 """How many experts of a mixture a step reads, and how many rows their matmuls compute.
 
-All functions use only + - * /, square roots, and Decimal's `ln` and `exp`, which are correctly rounded. So results are the same on
-every machine.
+All functions use only + - * /, square roots, and Decimal's `ln` and `exp`, which are correctly rounded. So results are
+the same on every machine.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ DIGITS = Context(prec=28)
 HALVINGS = 100  # halvings of the interval in which the bisection finds its factor
 DOUBLINGS = 10  # the exponential of -x is computed as 1 / (1 + x / 2¹⁰), squared ten times
 
-# By number of GPUs, rounded up to a number of this table: by how many standard deviations the busiest GPU is expected to
-# exceed the mean, if the loads of the GPUs are normal and their sum is given. It is the expected maximum of that many
-# independent normal values, times the root of n / (n - 1).
+# By number of GPUs, rounded up to a number of this table: by how many standard deviations the busiest GPU is expected
+# to exceed the mean, if the loads of the GPUs are normal and their sum is given. It is the expected maximum of that
+# many independent normal values, times the root of n / (n - 1).
 BUSIEST = {
     2: 0.7979, 3: 1.0365, 4: 1.1886, 5: 1.3002, 6: 1.3882, 7: 1.4605, 8: 1.5219, 12: 1.7017, 16: 1.8239, 24: 1.9896,
     32: 2.1028, 48: 2.2568, 64: 2.3623, 96: 2.5061, 128: 2.6048, 256: 2.8324,
@@ -25,7 +25,7 @@ BUSIEST = {
 
 @lru_cache(maxsize=1 << 12)
 def busiest_gpu(experts: int, visits: int, skew: float, tokens: float, gpus: int) -> tuple[float, float]:
-    """Return how many experts the busiest of `gpus` GPUs reads, and how many pairs of a token and an expert it computes.
+    """Return how many experts the busiest of `gpus` GPUs reads, and how many pairs of a token and an expert it has.
     Each GPU has an equal share of the experts, and a token visits experts on any GPU.
 
     Tokens choose at random, so the GPUs are loaded unequally in each layer, and all wait for the busiest. Its expected

@@ -2,7 +2,8 @@
 
 A joint step takes as long as the step of the slowest rank. A model that can tell apart what a rank computes alone and
 what all ranks compute together has a method `run_group(shapes)`. It has the step of each rank, in order, and returns
-`first`, `increment` and `k_max` of the joint run, as `LatencyModel.run` does. For other models, the slowest rank decides.
+`first`, `increment` and `k_max` of the joint run, as `LatencyModel.run` does. With other models, the slowest rank
+decides.
 """
 
 from __future__ import annotations

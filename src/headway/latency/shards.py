@@ -58,9 +58,7 @@ class Shard(Struct, frozen=True):
         return total
 
 
-def shard(
-    model: ModelShape, tp: int, where: str = "model", skew: float = 0.0, dp: int = 1, ep: bool = False
-) -> Shard:
+def shard(model: ModelShape, tp: int, where: str = "model", skew: float = 0.0, dp: int = 1, ep: bool = False) -> Shard:
     """Return the part of a model that each of `tp` GPUs computes. Heads, widths and vocabulary are split between the
     GPUs. If there are fewer KV heads than GPUs, each GPU has one KV head. `skew` says how unequally tokens choose
     experts. The experts are split between the GPUs of all `dp` ranks: with `ep`, each GPU has whole experts, otherwise

@@ -63,7 +63,7 @@ def check_scaling(recorder: Recorder, instances: Sequence[InstanceStats], facts:
 
 
 def _places(pool: PoolFacts) -> range:
-    return range(pool.first, pool.first + pool.maximum)
+    return range(pool.first, pool.first + pool.maximum * pool.ranks)
 
 
 def _check_states(changes: Sequence[StateChange], instances: Sequence[InstanceStats], facts: RunFacts) -> None:
@@ -97,7 +97,7 @@ def _check_states(changes: Sequence[StateChange], instances: Sequence[InstanceSt
 
 def _check_bounds(pool: PoolFacts, recorder: Recorder) -> None:
     """Raise unless a pool's size is within bounds (except after crashes) and matches the scaling records."""
-    own = _places(pool)
+    own = _places(pool)[:: pool.ranks]  # the first rank of each engine
     crashes = {fault.at_ps for fault in recorder.struck if fault.kind == "crash" and fault.instance in own}
     replicas = 0
     at: dict[int, int] = {}

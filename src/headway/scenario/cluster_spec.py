@@ -61,8 +61,7 @@ class Engines(Struct, frozen=True):
         QUIET,
     ] = "vllm"
     api_servers: Annotated[
-        int | None,
-        Meta(ge=1, le=1024),
+        Positive | None,
         Doc("processes of an engine that choose ranks, each with counts of its own", default="`dp`"),
         QUIET,
     ] = None

@@ -43,8 +43,8 @@ class Instance:
     __slots__ = (
         "adapters", "batch", "batches", "blocks", "busy_from", "cache", "ended", "equal_steps", "expiring",
         "first_tokens", "gaps", "handed", "handing", "history", "idle_watts", "links", "loader", "log", "planner",
-        "queue", "rank_counts", "recorder", "run", "scheduler", "size", "span_watts", "stats", "tick", "tiers", "transfer", "view",
-        "windows",
+        "queue", "rank_counts", "recorder", "run", "scheduler", "size", "span_watts", "stats", "tick", "tiers",
+        "transfer", "view", "windows",
     )  # fmt: skip
 
     def __init__(

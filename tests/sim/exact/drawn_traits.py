@@ -10,6 +10,7 @@ import control_draws
 import headway
 import life_draws
 import pd_draws
+import rank_draws
 from drawn_scenarios import BELIEVING, LOOKING, PLAIN, ROUTESIM, SCHEDULERS, SCORERS
 from headway.latency import MODELS
 from tier_draws import OFFLOADS
@@ -53,6 +54,8 @@ def traits(scenario: Json, result: headway.Result) -> list[str]:
         facts |= tier_traits(scenario, result)
     if "transfer" in summary:
         facts |= pd_draws.split_traits(scenario, columns)
+    if "dp" in scenario["cluster"]:
+        facts |= rank_draws.rank_traits(scenario, result)
     if "scaling" in scenario:
         facts |= life_draws.life_traits(scenario, result)
     if "sessions" in scenario:
@@ -147,6 +150,8 @@ def shares(family: str) -> dict[str, float]:
         beliefs = tuple(f"belief {name}" for name in ("routed", "both", "stored"))
         others = ("polled signals", "several routers", "routers that exchange", "offload", "transfer")
         return dict.fromkeys((*COMMON, *beliefs), 0.05) | dict.fromkeys(others, 0.02)
+    if family == "ranked":
+        return dict.fromkeys((*COMMON, *rank_draws.SHOWN), 0.04)
     if family == "living":
         return dict.fromkeys(life_draws.SHOWN, 0.0075)
     if family == "controlled":

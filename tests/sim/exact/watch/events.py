@@ -15,6 +15,7 @@ from headway.errors import InvariantError
 from headway.sim.instance import Instance
 from headway.sim.job import Job
 from headway.sim.link import Load
+from headway.sim.lockstep import Lockstep
 from headway.sim.simulation import Simulation
 
 Range = tuple[int, int]  # first block, end block
@@ -132,8 +133,20 @@ class Watcher:
                     part.step_ends(self)
                 watcher.step("finish_run", now, super().finish_run)
 
+        class WatchedRanks(Lockstep):
+            __slots__ = ()
+
+            def begin(self, now: int) -> int:
+                return watcher.step("begin", now, super().begin)
+
+            def finish_run(self, now: int) -> None:
+                watcher.step("finish_run", now, super().finish_run)
+
         for instance in self.simulation.cluster.instances:
             instance.__class__ = Watched
+        for stepper in self.simulation.cluster.steppers:
+            if isinstance(stepper, Lockstep):
+                stepper.__class__ = WatchedRanks
 
     def step(self, name: str, now: int, plain: Callable[[int], Any]) -> Any:
         self.depth += 1

@@ -35,7 +35,7 @@ class Lives(Part):
 
         def put(now: int, job: Job, flight: Flight) -> None:
             for view in (flight.view, flight.prefill):
-                state = "none" if view is None else self.capacity.lifecycle.places[view.index].state
+                state = "none" if view is None else self.state(view.index)
                 demand(state in (*SERVING, "none"), "Request {} is sent to an instance that is {}.", job.row, state)
             plain(now, job, flight)
 
@@ -51,10 +51,16 @@ class Lives(Part):
 
     def check_states(self) -> None:
         simulation = self.simulation
-        states = [place.state for place in self.capacity.lifecycle.places]
+        views = simulation.setup.views
+        states = [self.state(view.index) for view in views if view.id]  # the others are ranks that no router sees
         for plane in [simulation.control] if simulation.routers is None else simulation.routers.planes:
-            known = [view.state for view in plane.ordered]
+            known = [view.state for view in plane.ordered if view.id]
             demand(known == states, "A router takes the instances for {}, they are {}.", known, states)
+
+    def state(self, index: int) -> str:
+        """The state of the engine with this instance."""
+        first = index - self.simulation.setup.engines[index].rank
+        return self.capacity.lifecycle.places[first].state
 
     def check_bounds(self, now: int) -> None:
         lifecycle, struck = self.capacity.lifecycle, self.simulation.recorder.struck

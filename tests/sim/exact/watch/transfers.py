@@ -63,8 +63,11 @@ class Ownership(Part):
                 said == routed[index], "Instance {} says {} requests, {} were sent there.", index, said, routed[index]
             )
         if simulation.routers is None:  # else each knows its own
+            shown: defaultdict[int, int] = defaultdict(int)  # an engine may stand for its ranks
+            for index, target in enumerate(simulation.setup.targets):
+                shown[target] += in_flight[index]
             for view in simulation.setup.views:
-                said, counted = view.inflight, in_flight[view.index]
+                said, counted = view.inflight, shown[view.index]
                 demand(said == counted, "The router says {} in flight on {}, there are {}.", said, view.id, counted)
 
     def check_row(self, row: int, jobs: list[Job], ending: int, event: Event) -> None:
