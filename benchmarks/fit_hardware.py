@@ -2,9 +2,11 @@
 
     python benchmarks/fit_hardware.py --data FOLDER      # with steps_moe.csv and steps_fp8.csv
     python benchmarks/fit_hardware.py --all-reduce       # the rows of presets/all_reduce.yaml
+    python benchmarks/fit_hardware.py --exchange         # the rows of presets/exchange.yaml
 
 The constants of dense models stay fixed. The command prints the fitted constants, and the errors on every third step,
-which a second fit leaves out. `--all-reduce` needs the operator tables of aiconfigurator-core (extra aiconfigurator).
+which a second fit leaves out. `--all-reduce` and `--exchange` need the operator tables of aiconfigurator-core (extra
+aiconfigurator).
 """
 
 from __future__ import annotations
@@ -132,12 +134,41 @@ def print_all_reduce() -> None:
             print(f"      {gpus}: [{', '.join(f'{ms * 1000:.4g}' for ms in row)}]")
 
 
+def print_exchange() -> None:
+    import polars
+
+    spec = importlib.util.find_spec("aiconfigurator_core")
+    assert spec is not None and spec.submodule_search_locations
+    folder = Path(spec.submodule_search_locations[0]) / "systems" / "data"
+    sources = {
+        "nvlink4-nvswitch": "h200_sxm/comm/nccl/2.29.2",
+        "nvlink3-nvswitch": "a100_sxm/comm/nccl/2.27.3",
+        "nvlink5-nvswitch": "b200_sxm/comm/nccl/2.29.2",
+        "pcie4": "l40s/comm/nccl/2.27.3",
+        "pcie5": "rtx_pro_6000_server/comm/nccl/2.29.2",
+    }
+    sizes = polars.col("message_size")  # bytes on each GPU after the all-gather
+    for link, path in sources.items():
+        table = polars.read_parquet(folder / path / "nccl_perf.parquet")
+        table = table.filter((polars.col("nccl_dtype") == "half") & sizes.is_between(1 << 12, 1 << 28))
+        print(f"  {link}:\n    us:")
+        for gpus in (2, 4, 8):
+            rows = table.filter(polars.col("num_gpus") == gpus).sort("message_size")
+            gather, scatter = (
+                rows.filter(polars.col("op_name") == name)["latency"] for name in ("all_gather", "reduce_scatter")
+            )
+            print(f"      {gpus}: [{', '.join(f'{ms * 1000:.4g}' for ms in gather + scatter)}]")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, help="folder with steps_moe.csv and steps_fp8.csv")
     parser.add_argument("--all-reduce", action="store_true", help="print the table of all-reduces")
+    parser.add_argument("--exchange", action="store_true", help="print the table of exchanges between ranks")
     options = parser.parse_args()
-    if options.all_reduce:
+    if options.exchange:
+        print_exchange()
+    elif options.all_reduce:
         print_all_reduce()
     if options.data:
         start = read_profile("h200", read_gpu("h200", "gpu"), "gpu").constants

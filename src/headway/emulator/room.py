@@ -95,7 +95,7 @@ class Room:
         self.loop, self.speed, self.tick_s = loop, speed, tick_s
         self.cluster = SimulatedCluster(setup, scheduler)
         self.instances: list[Instance] = self.cluster.instances
-        self.clock = Clock(self.instances)
+        self.clock = Clock(self.cluster.steppers)
         self.cluster.start_tracing(0)
         self.rows = Rows(self.cluster.recorder, self.instances)
         self.sinks: dict[Job, Sink] = {}

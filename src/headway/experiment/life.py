@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from headway.control.autoscaler import Autoscaler
+from headway.errors import HeadwayError
 from headway.experiment.engines import pools
 from headway.policies.scaling.thresholds import Static
 from headway.results.recorder import Targets
@@ -68,6 +69,9 @@ def autoscaler(scenario: Scenario, setup: ClusterSetup, life: LifeSetup) -> Auto
     """Return the autoscaler of a run. If all pools keep their size, return None."""
     if static(life.pools):
         return None
+    if any(pool.shows_ranks for pool in life.pools):
+        wrong = "an autoscaler counts engines, not ranks"
+        raise HeadwayError(f"cluster.dp_balance: {wrong}; use vllm, or set policies.scaling: static.")
     watches = []
     for pool in life.pools:
         views = [setup.views[index] for index in pool.places]

@@ -1,6 +1,7 @@
 """Simulated time: the current instant, the times at which the instances' runs of steps end, and the instances that
 begin a step now."""
 
+from collections.abc import Sequence
 from heapq import heappush
 from typing import Final
 
@@ -15,7 +16,7 @@ MASK: Final = (1 << INDEX_BITS) - 1
 class Clock:
     __slots__ = ("begins", "ends", "instances", "now")
 
-    def __init__(self, instances: list[Instance | Lockstep]) -> None:
+    def __init__(self, instances: Sequence[Instance | Lockstep]) -> None:
         self.instances = instances  # by index of the instance; ranks in lockstep have the same entry
         self.now = 0
         # Heap of the ends of runs. It is never empty. The entries of runs that were cut or lost are stale.

@@ -69,7 +69,7 @@ class RankCounts(History):
 def count_after_step(instance: Instance, steps: int) -> Counts:
     """Return the counts after the first `steps` steps of a rank's current or last run. The rank learns of a request
     when it begins a step, so requests that came during the last of these steps do not count."""
-    began = instance.run.boundary(steps - 1) if steps else 0
+    began = instance.run.boundary(steps - 1) if steps else -1
     waiting = 0
     for ticket in instance.queue.waiting:
         waiting += ticket.enqueued_ps <= began

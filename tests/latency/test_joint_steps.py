@@ -1,0 +1,135 @@
+"""The times of joint steps of data-parallel ranks, and of experts that are spread over GPUs."""
+
+from __future__ import annotations
+
+from random import Random
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from headway.latency import build, read_gpu, read_model
+from headway.latency.all_reduce import exchange
+from headway.latency.experts import busiest_gpu, experts_read
+from headway.latency.gpus import interconnect, interconnects
+from headway.latency.joint_steps import GRAPH_TOKENS, JointHardware, run_group_of, slowest
+from headway.latency.shards import kv_blocks, rank_weight_bytes
+from headway.latency.step_models.hardware import Hardware
+
+MODEL = read_model("qwen3-30b-a3b", "model")
+H200 = read_gpu("h200", "gpu")
+DECODING = (16, 16_000, ())
+IDLE: Any = (0, 0, ())
+
+
+def joint(dp: int = 2, ep: bool = True, tp: int = 1, **keys: Any) -> JointHardware:
+    model = build({"model": "hardware", **keys}, MODEL, H200, tp, dp=dp, ep=ep)
+    assert isinstance(model, JointHardware)
+    return model
+
+
+def test_the_slowest_rank_decides_until_another_one_overtakes_it() -> None:
+    assert slowest([(100, 1, 1000), (90, 3, 1000)]) == (100, 1, 6)  # at step 6, the second takes 108, not 106
+    assert slowest([(100, 1, 4), (90, 3, 1000)]) == (100, 1, 4)
+    assert slowest([(100, 1, 50), (100, 3, 60)]) == (100, 3, 50)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_joint_run_is_the_maximum_of_the_runs_of_its_ranks_step_by_step(seed: int) -> None:
+    draws = Random(seed)
+    runs = [(draws.randint(1, 400), draws.randint(0, 9), draws.randint(1, 90)) for _ in range(draws.randint(1, 4))]
+    first, increment, most = slowest(runs)
+    for step in range(most):
+        assert first + step * increment == max(start + step * growth for start, growth, _ in runs)
+
+
+def test_two_equal_ranks_take_their_own_part_and_share_experts_and_exchange() -> None:
+    """By hand: the step of a rank without experts, the experts for the tokens of both, and the exchange."""
+    model = joint()
+    own = model.own.run(*DECODING)[0]
+    assert model.run_group([DECODING, DECODING])[0] == own + model.shared_ps(32, 32)
+
+
+def test_an_idle_rank_adds_one_token_to_the_experts_and_its_padding_to_the_exchange() -> None:
+    model = joint()
+    assert model.run_group([DECODING, IDLE])[0] == model.own.run(*DECODING)[0] + model.shared_ps(17, 32)
+
+
+def test_small_steps_are_padded_to_the_largest_and_large_ones_are_not() -> None:
+    model = joint()
+    few, many = (4, 400_000, ()), (16, 16, ())
+    padded = model.own.run(*few)[0] + model.own.token_ps(16) - model.own.token_ps(4)
+    assert padded > model.own.run(*many)[0]
+    assert model.run_group([few, many])[0] == padded + model.shared_ps(32, 32)
+    chunk = (0, 0, ((GRAPH_TOKENS + 1, 0),))
+    tokens = GRAPH_TOKENS + 1 + 16
+    assert model.run_group([DECODING, chunk])[0] == model.own.run(*chunk)[0] + model.shared_ps(tokens, tokens)
+
+
+def test_a_gpu_reads_only_its_share_of_the_experts() -> None:
+    apart = build({"model": "hardware"}, MODEL, H200, 1)
+    assert isinstance(apart, Hardware)
+    assert joint().whole.part.weight_bytes < 0.6 * apart.part.weight_bytes
+    many = (256, 256_000, ())
+    assert joint().run_group([many, many])[0] < apart.run(*many)[0]
+
+
+def test_experts_without_expert_parallelism_are_split_over_all_ranks() -> None:
+    whole, split = joint().whole.part, joint(ep=False).whole.part
+    assert whole.weight_bytes == split.weight_bytes
+
+
+def test_a_model_that_cannot_tell_ranks_apart_takes_the_slowest_ranks_time() -> None:
+    latency = {"model": "linear", "context_token": "1us"}
+    model = build(latency, MODEL, H200, 1, dp=2)
+    assert run_group_of(model)([DECODING, IDLE]) == model.run(*DECODING)
+    assert run_group_of(model)([DECODING, (16, 17_000, ())]) == model.run(16, 17_000, ())
+
+
+def test_a_slow_engine_slows_all_parts() -> None:
+    model = joint()
+    slow = model.scale(2 * model.factor)
+    assert slow.run_group([DECODING, DECODING])[0] == pytest.approx(2 * model.run_group([DECODING, DECODING])[0])
+
+
+@pytest.mark.parametrize(("tokens", "gpus"), [(1, 2), (4, 2), (16, 2), (16, 8), (64, 4)])
+def test_the_busiest_gpu_is_that_of_random_choices(tokens: int, gpus: int) -> None:
+    experts, visits, draws = 128, 8, Random(1)
+    reads, rows = [], []
+    for _ in range(1500):
+        chosen = [draws.sample(range(experts), visits) for _ in range(tokens)]
+        per_gpu = [[one % gpus for one in each] for each in chosen]
+        rows.append(max(sum(gpus_of.count(gpu) for gpus_of in per_gpu) for gpu in range(gpus)))
+        visited = {one for each in chosen for one in each}
+        reads.append(max(sum(one % gpus == gpu for one in visited) for gpu in range(gpus)))
+    read, pairs = busiest_gpu(experts, visits, 0.0, tokens, gpus)
+    assert read == pytest.approx(fmean(reads), rel=0.04)
+    assert pairs == pytest.approx(fmean(rows), rel=0.04)
+    assert experts_read(experts, visits, 0.0, tokens) / gpus <= read
+
+
+def test_skewed_choices_load_the_gpu_with_the_most_popular_expert_most() -> None:
+    even, skewed = (busiest_gpu(64, 4, skew, 1000, 4)[1] for skew in (0.0, 1.5))
+    assert even < skewed <= 4000
+
+
+@pytest.mark.parametrize("name", interconnects().names)
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+def test_a_larger_exchange_never_takes_less_time(name: str, gpus: int) -> None:
+    times = exchange(interconnects().entries[name], gpus)
+    series = [times.time_us(1 << power) for power in range(10, 30)]
+    assert series == sorted(series) and series[0] > 0
+
+
+def test_the_exchange_of_two_h200_is_the_measured_one() -> None:
+    times = exchange(interconnect(H200, 2), 2)
+    assert times.measured
+    assert times.time_us(1 << 20) == 31.29  # an all-gather of 16.17 us and a reduce-scatter of 15.12 us
+
+
+def test_a_rank_holds_its_share_of_the_experts() -> None:
+    """By hand: 48 layers of 128 experts of 3 x 2048 x 768 weights of 2 bytes."""
+    experts = 48 * 128 * 3 * 2048 * 768 * 2
+    assert rank_weight_bytes(MODEL, 2) == MODEL.weight_bytes - experts // 2
+    alone, ranked = (kv_blocks(MODEL, H200, 1, 16, dp=dp) for dp in (1, 2))
+    assert ranked - alone == pytest.approx(experts // 2 / (MODEL.kv_bytes_per_token * 16), abs=1)
