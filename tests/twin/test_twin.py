@@ -53,6 +53,18 @@ def test_round_robin_is_the_same_in_both_worlds(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+def test_ranks_are_the_same_in_both_worlds(tmp_path: Path) -> None:
+    """The gateway addresses the ranks of two engines, which step in lockstep."""
+    ranks = {"instances": 2, "model": "qwen3-30b-a3b", "gpu": "h200", "dp": 2, "ep": True, "dp_balance": "direct"}
+    (pair,) = twin({**SCENARIO, "cluster": ranks}, "round-robin", output=tmp_path).pairs
+    assert pair.live["requests"]["completed"] == 60
+    assert abs(pair.errors[HITS]) < 0.01 and pair.errors[SPREAD] == 0.0
+    assert {one["id"]: one["requests"] for one in pair.live["instances"]} == {
+        f"instance-{engine}-rank-{rank}": 15 for engine in (0, 1) for rank in (0, 1)
+    }
+
+
+@pytest.mark.full
 def test_the_plain_set_up_agrees_also_where_a_policy_goes_by_what_replicas_report(tmp_path: Path) -> None:
     """Run the beginning of the example: eight equal replicas and default policies. On a busy machine the live run is
     late, so the test repeats it more slowly: the same delay is then a smaller share."""
@@ -137,6 +149,7 @@ def test_another_order_of_the_policies_is_told() -> None:
 @pytest.mark.parametrize(
     ("more", "why"),
     [
+        ({"cluster": {"model": "qwen3-30b-a3b", "dp": 2}}, "cluster.dp_balance: a twin addresses ranks itself"),
         ({"routers": 2}, "routers: a twin supports only one router"),
         ({"faults": [{"instance": "instance-0", "at": "1s", "kind": "crash"}]}, "faults: a twin"),
         (

@@ -1,6 +1,7 @@
 """A replica's Prometheus page, with vLLM's metric names. Times are wall-clock times, as clients measure them."""
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from headway.sim.instance import Instance
@@ -47,8 +48,10 @@ class Moment(NamedTuple):
 
 
 class EmulatedMetrics:
-    def __init__(self, instance: Instance, model: str, block_tokens: int, caching: bool) -> None:
+    def __init__(self, instance: Instance, model: str, block_tokens: int, caching: bool, rank: int = 0) -> None:
+        """`rank` is the number of the data-parallel rank, which vLLM writes as the label `engine`."""
         self.instance, self.model, self.block_tokens, self.caching = instance, model, block_tokens, caching
+        self.rank = rank
         self.histograms = {name: Histogram(bounds) for name, bounds in HISTOGRAMS.items()}
         self.first_token = self.histograms["time_to_first_token_seconds"]
         self.gap = self.histograms["inter_token_latency_seconds"]
@@ -76,7 +79,7 @@ class EmulatedMetrics:
         self.frozen = self.moment()
 
     def page(self) -> str:
-        labels, cache = f'engine="0",model_name="{_escape(self.model)}"', self.instance.cache
+        labels, cache = f'engine="{self.rank}",model_name="{_escape(self.model)}"', self.instance.cache
         now = self.frozen or self.moment()
         lines: list[str] = []
         for name, kind, value in (
@@ -101,10 +104,25 @@ class EmulatedMetrics:
                 below += count
                 lines.append(f'vllm:{name}_bucket{{{labels},le="{bound}"}} {float(below)}')
             lines += [f"vllm:{name}_count{{{labels}}} {float(below)}", f"vllm:{name}_sum{{{labels}}} {histogram.sum}"]
-        config = f'block_size="{self.block_tokens}",enable_prefix_caching="{self.caching}",engine="0"'
+        config = f'block_size="{self.block_tokens}",enable_prefix_caching="{self.caching}",engine="{self.rank}"'
         config += f',num_gpu_blocks="{cache.total}"'
         lines += ["# TYPE vllm:cache_config_info gauge", f"vllm:cache_config_info{{{config}}} 1.0"]
         return "\n".join(lines) + "\n"
+
+
+def page_of(ranks: Sequence[EmulatedMetrics]) -> str:
+    """Return the page of an engine: its ranks' lines, together for each metric."""
+    if len(ranks) == 1:
+        return ranks[0].page()
+    metrics: dict[str, list[str]] = {}
+    for rank in ranks:
+        lines: list[str] = []
+        for line in rank.page().splitlines():
+            if line.startswith("#"):
+                lines = metrics.setdefault(line, [])
+            else:
+                lines.append(line)
+    return "".join(f"{line}\n" for head, lines in metrics.items() for line in (head, *lines))
 
 
 def _escape(text: str) -> str:

@@ -37,6 +37,7 @@ class Flight:
         self.sent = 0  # number of tokens sent to the client
         self.over = self.broken = False
         self.enqueued_ps = self.first_ps = self.last_ps = -1
+        self.rank = 0  # number of the data-parallel rank that serves the request
 
     def on_tokens(self, tokens: int, now: int) -> None:
         if self.over or self.broken or tokens <= self.sent:
@@ -49,7 +50,7 @@ class Flight:
             self.first_ps = now
             replica.on_first_token(self, now)
         else:
-            replica.figures.gap.add(replica.room.seconds(now - self.last_ps))
+            replica.ranks[self.rank].figures.gap.add(replica.room.seconds(now - self.last_ps))
         self.last_ps = now
         first, self.sent = self.sent, tokens
         if self.streams:

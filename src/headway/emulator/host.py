@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from headway.emulator.content import Aliases
+from headway.emulator.emulated_metrics import page_of
 from headway.emulator.engine_request import Reader
 from headway.emulator.faults import Fault
 from headway.emulator.replica import KINDS, VERSION, Replica
@@ -16,7 +17,7 @@ from headway.emulator.room import Room
 from headway.errors import HeadwayError
 from headway.http.event_loop import end_signal
 from headway.http.wire import ClientConnection, Incoming
-from headway.sim.setup import ClusterSetup
+from headway.sim.setup import ClusterSetup, EngineSetup
 from headway.types import Json
 
 LAST_PORT: Final = 65535
@@ -47,21 +48,22 @@ class Host:
         self.paths = Paths(self)
         self.aliases = Aliases()
         self.tasks: set[asyncio.Task[None]] = set()
-        self.replicas = [self._replica(index) for index in range(len(setup.engines))]
-        for replica in self.replicas:
-            self.room.on_tick.append(replica.figures.freeze)
+        self.replicas = [self._replica(engine) for engine in setup.engines if not engine.rank]
+        ranks = [rank for replica in self.replicas for rank in replica.ranks]
+        for rank in ranks:
+            self.room.on_tick.append(rank.figures.freeze)
         if settings.events is not None:
-            self.room.on_step.append(lambda index, _: self.replicas[index].on_step())
+            self.room.on_step.append(lambda index, _: ranks[index].on_step())
             self.room.on_settled.append(self._on_settled)
 
-    def _replica(self, index: int) -> Replica:
-        settings, view = self.settings, self.setup.engines[index].view
+    def _replica(self, engine: EngineSetup) -> Replica:
+        settings, view = self.settings, engine.view
         models = tuple(dict.fromkeys(filter(None, (settings.model, *view.serves, view.model))))
         longest = view.kv_blocks * self.setup.block_tokens
         if settings.longest is not None:
             longest = min(longest, settings.longest)
         reader = Reader(view.model, self.setup.block_tokens, self.aliases, settings.mean_output, longest)
-        return Replica(self, index, reader, models)
+        return Replica(self, engine, reader, models)
 
     def _on_settled(self, now: int) -> None:
         for replica in self.replicas:
@@ -70,8 +72,9 @@ class Host:
     async def start(self) -> None:
         settings = self.settings
         self._check_ports("--listen", settings.port, 1)
+        events_port = settings.events_port
         if settings.events is not None:
-            self._check_ports("--events", settings.events_port, 2)
+            self._check_ports("--events", events_port, 2 * max(len(replica.ranks) for replica in self.replicas))
         for number, replica in enumerate(self.replicas):
             port = settings.port + number if settings.port else 0
             try:
@@ -80,7 +83,8 @@ class Host:
                 why = error.strerror or str(error)
                 raise HeadwayError(f"--listen: cannot listen on {settings.address}:{port}: {why}.") from None
             if settings.events is not None:
-                self._publish(replica, number)
+                self._publish(replica, events_port)
+                events_port += 2 * len(replica.ranks) if events_port else 0
 
     def _check_ports(self, option: str, first: int, each: int) -> None:
         most, count = (LAST_PORT + 1 - first) // each, len(self.replicas)
@@ -88,19 +92,17 @@ class Host:
             room = f"ports {first} to {LAST_PORT} are enough for {most} replicas, but there are {count}"
             raise HeadwayError(f"{option}: {room}. Use a lower port.")
 
-    def _publish(self, replica: Replica, number: int) -> None:
+    def _publish(self, replica: Replica, first: int) -> None:
+        """Publish the KV events of each rank at port `first` plus the rank, and replays at the ports behind these."""
         from headway.emulator.kv_publisher import KvPublisher
 
-        settings = self.settings
-        first = settings.events_port + 2 * number if settings.events_port else 0
-        ports = (first, first + 1) if first else ("*", "*")
-        replica.publisher = KvPublisher(
-            replica.instance,
-            self.loop,
-            f"{settings.events}:{ports[0]}",
-            f"{settings.events}:{ports[1]}",
-            f"kv@{replica.name}",
-        )
+        place, count = self.settings.events, len(replica.ranks)
+        if count > 1 and not first:
+            raise HeadwayError("--events: engines with data-parallel ranks need a port, as in tcp://127.0.0.1:5557.")
+        for number, rank in enumerate(replica.ranks):
+            ports = (first + number, first + count + number) if first else ("*", "*")
+            endpoints = (f"{place}:{ports[0]}", f"{place}:{ports[1]}")
+            rank.publisher = KvPublisher(rank.instance, self.loop, *endpoints, f"kv@{replica.name}", number)
 
     async def stop(self) -> None:
         for replica in self.replicas:
@@ -185,16 +187,18 @@ class Paths:
 
     def metrics(self, replica: Replica, client: ClientConnection, incoming: Incoming) -> None:
         replica.room.catch_up()
-        page = replica.figures.page().encode()
+        page = page_of([rank.figures for rank in replica.ranks]).encode()
         replica.say(client, incoming, 200, page, kind="text/plain; version=0.0.4; charset=utf-8")
 
     def reset(self, replica: Replica, client: ClientConnection, incoming: Incoming) -> None:
         """Empty the prefix cache. If requests in flight use blocks of the cache, refuse."""
-        if not replica.room.empty_cache(replica.index):
+        if any(rank.instance.cache.held for rank in replica.ranks):
             replica.refuse(client, incoming, 503, "the cache was not emptied: requests in flight hold blocks of it")
             return
-        if replica.publisher is not None:
-            replica.publisher.on_cleared()
+        for rank in replica.ranks:
+            replica.room.empty_cache(rank.instance.view.index)
+            if rank.publisher is not None:
+                rank.publisher.on_cleared()
         replica.say(client, incoming, 200, b"")
 
     def replicas(self, replica: Replica, client: ClientConnection, incoming: Incoming) -> None:

@@ -28,14 +28,20 @@ class KvPublisher:
     """Publishes one replica's events. `published` has the hashes of published blocks, by cache key and block index."""
 
     def __init__(
-        self, instance: Instance, loop: asyncio.AbstractEventLoop, endpoint: str, replay: str, topic: str
+        self,
+        instance: Instance,
+        loop: asyncio.AbstractEventLoop,
+        endpoint: str,
+        replay: str,
+        topic: str,
+        rank: int = 0,
     ) -> None:
         try:
             import zmq
         except ImportError:
             raise missing_extra("--events", "pyzmq", "gateway") from None
         self.zmq, self.instance, self.loop = zmq, instance, loop
-        self.size, self.topic = instance.size, topic.encode()
+        self.size, self.topic, self.rank = instance.size, topic.encode(), rank
         self.log: list[Any] = []
         instance.cache.log = self.log
         self.published: dict[int, dict[int, int]] = {}
@@ -140,7 +146,7 @@ class KvPublisher:
     def _send(self) -> None:
         if not self.events:
             return
-        payload = pack([time.time(), self.events, 0])
+        payload = pack([time.time(), self.events, self.rank])
         self.events = []
         self.pub.send_multipart((self.topic, self.number.to_bytes(8, "big"), payload))
         self.sent.append((self.number, payload))

@@ -21,8 +21,12 @@ from headway.emulator.faults import AMID_STREAMS, AT_ARRIVAL, NO_FAULT, Fault
 from headway.emulator.kv_publisher import KvPublisher
 from headway.errors import HeadwayError
 from headway.http.replies import head_of
+from headway.http.upstream import RANK
 from headway.http.wire import ClientConnection, Incoming, Limits
+from headway.sim.front_end import FrontEnd
+from headway.sim.instance import Instance
 from headway.sim.job import Job
+from headway.sim.setup import EngineSetup
 from headway.types import Request
 
 if TYPE_CHECKING:
@@ -42,12 +46,18 @@ log = logging.getLogger(__name__)
 class Replica:
     """An emulated engine, and the owner of its clients' connections."""
 
-    def __init__(self, host: Host, index: int, reader: Reader, models: tuple[str, ...]) -> None:
-        self.host, self.room, self.index, self.reader, self.models = host, host.room, index, reader, models
+    def __init__(self, host: Host, engine: EngineSetup, reader: Reader, models: tuple[str, ...]) -> None:
+        """`engine` is the engine's first data-parallel rank."""
+        self.host, self.room, self.reader, self.models = host, host.room, reader, models
         self.loop: asyncio.AbstractEventLoop = host.loop
-        self.instance = self.room.instances[index]
-        self.name, self.model = self.instance.view.id, models[0]
-        self.figures = EmulatedMetrics(self.instance, self.model, host.setup.block_tokens, host.setup.prefix_caching)
+        self.index, self.model = engine.view.index, models[0]  # index of the engine's first instance
+        instances = self.room.instances[self.index : self.index + engine.ranks]
+        self.instance = instances[0]
+        self.name = self.instance.view.id.removesuffix("-rank-0" if engine.ranks > 1 else "")
+        self.ranks = [Rank(instance, rank, self) for rank, instance in enumerate(instances)]
+        servers = engine.servers or engine.ranks
+        self.front = None if engine.ranks == 1 else FrontEnd(self.instance.view, instances, servers)
+        self.figures = self.ranks[0].figures
         self.limits = Limits(address_connections=Limits().connections)  # a gateway opens all connections to an engine
         self.held_bytes = 0  # total size of the request bodies in memory, in bytes
         self.clients: dict[ClientConnection, None] = {}
@@ -60,8 +70,6 @@ class Replica:
         self.heal: asyncio.TimerHandle | None = None
         self.port = 0
         self.server: asyncio.Server | None = None
-        self.publisher: KvPublisher | None = None
-        self.touched: list[tuple[Job, Content]] = []  # requests that may have unpublished blocks
         self.on_end: Callable[[Flight, str], None] = lambda flight, outcome: None
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -90,8 +98,14 @@ class Replica:
         for timer in (self._sweeper, self.heal):
             if timer is not None:
                 timer.cancel()
-        if self.publisher is not None:
-            self.publisher.close()
+        for rank in self.ranks:
+            if rank.publisher is not None:
+                rank.publisher.close()
+
+    @property
+    def publisher(self) -> KvPublisher | None:
+        """The publisher of the first rank. If it is None, no rank publishes."""
+        return self.ranks[0].publisher
 
     def close(self) -> None:
         if self.server is not None:
@@ -146,12 +160,24 @@ class Replica:
         client_id = next((value for name, value in incoming.fields if name == b"x-request-id"), b"")
         id = client_id.decode("latin-1") if client_id else f"{number:032x}"
         flight = Flight(self, client, incoming, request, job, id)
+        flight.rank = self._rank(incoming, simulated)
         client.exchange = flight
         params, source = body.kv_transfer_params or {}, None
         if params.get("do_remote_prefill"):
             sender = self.host.find_replica(params.get("remote_engine_id"))
             source = -1 if sender is None else sender.index
-        flight.enqueued_ps = self.room.submit(self.index, job, flight, request.priority, source)
+        flight.enqueued_ps = self.room.submit(self.index + flight.rank, job, flight, request.priority, source)
+
+    def _rank(self, incoming: Incoming, request: Request) -> int:
+        """Return the data-parallel rank of a request: the one that its header names, or else the engine's choice. As in
+        vLLM, a header that is no number is ignored."""
+        if self.front is None:
+            return 0
+        asked = incoming.named.get(RANK, b"")
+        if asked.isdigit() and int(asked) < len(self.ranks):
+            return int(asked)
+        now = self.room.catch_up()
+        return self.front.choose(now, request).view.index - self.index
 
     def _fail(self, client: ClientConnection, incoming: Incoming) -> None:
         mode = self.fault.mode
@@ -178,9 +204,10 @@ class Replica:
     # --- reports of flights -------------------------------------------------------------------------------------------
 
     def on_first_token(self, flight: Flight, now: int) -> None:
-        self.figures.first_token.add(self.room.seconds(now - flight.enqueued_ps))
-        self.figures.prompt_tokens += flight.request.content.prompt_tokens
-        self.figures.cached_tokens += self.cached_tokens(flight.job)
+        figures = self.ranks[flight.rank].figures
+        figures.first_token.add(self.room.seconds(now - flight.enqueued_ps))
+        figures.prompt_tokens += flight.request.content.prompt_tokens
+        figures.cached_tokens += self.cached_tokens(flight.job)
 
     def grant_tokens(self, tokens: int) -> int:
         """Count tokens that are about to be sent. Return how many of them may be sent before a crash."""
@@ -204,16 +231,17 @@ class Replica:
         each = None if script.tokens < 2 else room.seconds(now - flight.first_ps) / (script.tokens - 1)
         whole = room.seconds(now - flight.enqueued_ps)
         content = flight.request.content
-        self.figures.record_finish(content.prompt_tokens, script.tokens, room.seconds(queued), each, whole)
-        self.figures.ended["length" if script.reason == "length" else "stop"] += 1
+        rank = self.ranks[flight.rank]
+        rank.figures.record_finish(content.prompt_tokens, script.tokens, room.seconds(queued), each, whole)
+        rank.figures.ended["length" if script.reason == "length" else "stop"] += 1
         content.add_output(flight.job.generated)
-        if self.publisher is not None:
-            self.touched.append((flight.job, content))
+        if rank.publisher is not None:
+            rank.touched.append((flight.job, content))
         self.on_end(flight, "completed")
 
     def on_abandoned(self, flight: Flight) -> None:
         self.figures.ended["abort"] += 1
-        self.room.cancel(self.index, flight.job)
+        self.room.cancel(self.index + flight.rank, flight.job)
         self.on_end(flight, "abandoned")
 
     def transfer_params(self, flight: Flight) -> dict[str, Any]:
@@ -235,18 +263,9 @@ class Replica:
             }
         }
 
-    def on_step(self) -> None:
-        """Collect the requests whose prompt chunks were computed by the step that just ended."""
-        if self.publisher is not None:
-            for job, _ in self.instance.run.chunks:
-                flight = self.room.sinks.get(job)
-                if isinstance(flight, Flight):
-                    self.touched.append((job, flight.request.content))
-
     def on_settled(self) -> None:
-        if self.publisher is not None and (self.touched or self.publisher.log):
-            touched, self.touched = self.touched, []
-            self.publisher.settle(touched)
+        for rank in self.ranks:
+            rank.on_settled()
 
     # --- faults ------------------------------------------------------------------------------------------------------
 
@@ -258,9 +277,10 @@ class Replica:
         self.fault = fault
         self.left = fault.tokens if fault.mode == "crash-after-tokens" else fault.requests or 0
         if fault.mode == "slow":
-            self.room.slow(self.index, Fraction(fault.factor).limit_denominator(1000))
+            for instance in {rank.instance.planner: rank.instance for rank in self.ranks}.values():
+                self.room.slow(instance.view.index, Fraction(fault.factor).limit_denominator(1000))
         elif fault.mode in ("hang", "freeze"):
-            self.room.stuck.add(self.index)
+            self.room.stuck.update(rank.instance.view.index for rank in self.ranks)
         elif fault.mode == "crash":
             self.crash()
         if fault.seconds is not None and fault.mode not in ("none", "crash", "crash-after-tokens"):
@@ -270,7 +290,8 @@ class Replica:
         """End the fault. If the replica has crashed and `returns` is true, start it again."""
         before, self.fault = self.fault, NO_FAULT
         if before.mode in ("slow", "hang", "freeze"):
-            self.room.restore_speed(self.index)
+            for rank in self.ranks:
+                self.room.restore_speed(rank.instance.view.index)
         for exchange in [client.exchange for client in self.clients]:
             if isinstance(exchange, Unread):
                 exchange.read()
@@ -285,15 +306,17 @@ class Replica:
 
     def crash(self) -> None:
         """Break all connections and stop listening. If the fault has `seconds`, a new engine starts after that time."""
-        for sink in self.room.crash(self.index):
-            if isinstance(sink, Flight):
-                sink.over = True
-                self.figures.ended["error"] += 1
-                self.on_end(sink, "lost")
-        self.touched = []
+        for rank in self.ranks:
+            for sink in self.room.crash(rank.instance.view.index):
+                if isinstance(sink, Flight):
+                    sink.over = True
+                    rank.figures.ended["error"] += 1
+                    self.on_end(sink, "lost")
+            rank.touched = []
         self.close()
-        if self.publisher is not None:
-            self.publisher.restart()
+        for rank in self.ranks:
+            if rank.publisher is not None:
+                rank.publisher.restart()
         if self.fault.seconds is not None:
             self.heal = self.loop.call_later(self.fault.seconds, self._recover)
 
@@ -319,6 +342,30 @@ class Replica:
         head = head_of(status, len(body), tuple(fields), close=not incoming.keep_alive, kind=kind)
         client.transport.write(head + body)
         client.finish(incoming.keep_alive)
+
+
+class Rank:
+    """One data-parallel rank of a replica: its instance, its figures, and its KV events."""
+
+    def __init__(self, instance: Instance, number: int, replica: Replica) -> None:
+        setup, self.room = replica.host.setup, replica.room
+        self.instance = instance
+        self.figures = EmulatedMetrics(instance, replica.model, setup.block_tokens, setup.prefix_caching, number)
+        self.publisher: KvPublisher | None = None
+        self.touched: list[tuple[Job, Content]] = []  # requests that may have unpublished blocks
+
+    def on_step(self) -> None:
+        """Collect the requests whose prompt chunks were computed by the step that just ended."""
+        if self.publisher is not None:
+            for job, _ in self.instance.run.chunks:
+                flight = self.room.sinks.get(job)
+                if isinstance(flight, Flight):
+                    self.touched.append((job, flight.request.content))
+
+    def on_settled(self) -> None:
+        if self.publisher is not None and (self.touched or self.publisher.log):
+            touched, self.touched = self.touched, []
+            self.publisher.settle(touched)
 
 
 class Unread:

@@ -22,6 +22,7 @@ from headway.sim.handover import Handover, Incoming
 from headway.sim.instance import Instance
 from headway.sim.instance_end import cool, vacate
 from headway.sim.job import Job
+from headway.sim.lockstep import Lockstep
 from headway.sim.setup import ClusterSetup, TransferSetup
 from headway.sim.simulated_cluster import SimulatedCluster
 from headway.types import NEVER, NO_PRIORITY, PS_PER_SECOND, Request
@@ -69,6 +70,11 @@ class Rows:
             del instance.gaps.resumed[:]
             if instance.tiers is not None:
                 instance.tiers.waits.clear()
+
+
+def ranks_of(stepper: Instance | Lockstep) -> list[Instance]:
+    """Return the instances whose steps end together."""
+    return stepper.ranks if isinstance(stepper, Lockstep) else [stepper]
 
 
 class Sink(Protocol):
@@ -174,8 +180,10 @@ class Room:
         self.stuck.discard(index)
         if run.end >= 0:
             nominal = run.start + int((run.end - run.start) / factor) if factor > 1 else run.end
-            run.end = max(nominal, now)
-            heappush(self.clock.ends, run.end << INDEX_BITS | index)
+            end = max(nominal, now)
+            for rank in ranks_of(self.clock.instances[index]):
+                rank.run.end = end
+            heappush(self.clock.ends, end << INDEX_BITS | index)
         self._arm()
 
     def crash(self, index: int) -> list[Sink]:
@@ -245,13 +253,14 @@ class Room:
         ends, instances, links = self.clock.ends, self.instances, self.cluster.links
         while ends[0] >> INDEX_BITS == at:
             index = heappop(ends) & MASK
-            instance = instances[index]
-            if instance.run.end == at and index not in self.stuck:
-                instance.finish_run(at)
+            stepper = self.clock.instances[index]
+            if stepper.run.end == at and index not in self.stuck:
+                stepper.finish_run(at)
                 self.clock.begins.append(index)
-                self._hand_out(instance, at)
-                for handler in self.on_step:
-                    handler(index, at)
+                for instance in ranks_of(stepper):
+                    self._hand_out(instance, at)
+                    for handler in self.on_step:
+                        handler(instance.view.index, at)
         self.cluster.first_tokens.clear()
         if links.next_ps == at:
             for load in links.take_arrived(at):
@@ -274,7 +283,7 @@ class Room:
         self.cluster.ended.clear()
         begins, ends = self.clock.begins, self.clock.ends
         for index in sorted(begins):
-            if (end := self.cluster.instances[index].begin(at)) >= 0:
+            if (end := self.clock.instances[index].begin(at)) >= 0:
                 heappush(ends, end << INDEX_BITS | index)
         begins.clear()
         for job in ended:

@@ -109,6 +109,8 @@ def engine_room(source: Source | None, changes: Iterable[str] = ()) -> tuple[Clu
     ready = [engine for engine in engines(scenario.cluster) if engine.view.state == "ready"]
     for index, engine in enumerate(ready):
         engine.view.index = index
+        if engine.target is not None:
+            engine.target.index = index
     setup = ClusterSetup(
         engines=ready,
         block_tokens=kv.block_tokens,

@@ -200,7 +200,7 @@ class Exchange:
     def head(self, backend: Backend, body: bytes) -> bytes:
         # The engine must not see a key of the gateway. If the engine has its own key, it must not see the client's key.
         hides_key = backend.key is not None or self.key is not None
-        return forwarded_head(self.incoming, backend.address, len(body), backend.key, hides_key)
+        return forwarded_head(self.incoming, backend.address, len(body), backend.key, hides_key, backend.spec.rank)
 
     # --- the engine's answer -----------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ class KnownHead(Struct, eq=False):
     named: dict[bytes, bytes]
     start: bytes = b""  # method of a request, or reason phrase of an answer
     target: bytes = b""
-    forwarded: dict[bool, bytes] = {}  # header lines to forward, as the forwarding module computes them
+    forwarded: dict[int, bytes] = {}  # header lines to forward, as the forwarding module computes them
 
     def split(self, data: bytes) -> tuple[bytes, bytes] | None:
         """Return Content-Length and body if `data` is one complete message with this head; otherwise None."""

@@ -28,7 +28,10 @@ HOP_AND_LENGTH: Final = HOP | {LENGTH}
 OURS: Final = frozenset((b"host", *FRAMING, *HOP))
 PERSISTENCE: Final = (b"keep-alive", b"close")  # usual values of `Connection`, which name no other header field
 OWNED: Final = b"x-headway-"  # fields with this prefix belong to the gateway, and are forwarded in neither direction
-OURS_AND_KEY: Final = OURS | {b"authorization"}
+RANK: Final = b"x-data-parallel-rank"  # vLLM's and SGLang's header for the data-parallel rank of a request
+KEY: Final = frozenset((b"authorization",))
+HIDDEN: Final = (OURS, OURS | KEY, OURS | {RANK}, OURS | KEY | {RANK})
+RANKED: Final = 2  # added to the index of `HIDDEN` if the gateway names the rank
 PHRASE: Final = len("HTTP/1.1 200 ")  # offset of the reason phrase in a status line
 OK: Final = 200
 INVALID_HTTP: Final = "invalid HTTP response"
@@ -273,25 +276,36 @@ def find_head(data: bytes) -> tuple[int, int]:
         start = end
 
 
-def forwarded_head(incoming: Incoming, address: Address, length: int, bearer: bytes | None, hides_key: bool) -> bytes:
+def forwarded_head(
+    incoming: Incoming,
+    address: Address,
+    length: int,
+    bearer: bytes | None,
+    hides_key: bool,
+    rank: int | None = None,
+) -> bytes:
     """Return the head of a request for an engine. If `hides_key`, omit the client's key. If `bearer` is given, add it
-    as the engine's key."""
+    as the engine's key. If `rank` is given, address this data-parallel rank, not the one that the client names."""
     fields, known = incoming.fields, incoming.known
+    hidden = hides_key if rank is None else hides_key + RANKED
     if known is None or known.fields is not fields:
-        rest = forwarded_lines(fields, incoming.named, hides_key)
-    elif hides_key in known.forwarded:
-        rest = known.forwarded[hides_key]
+        rest = forwarded_lines(fields, incoming.named, hidden)
+    elif hidden in known.forwarded:
+        rest = known.forwarded[hidden]
     else:
-        rest = known.forwarded[hides_key] = forwarded_lines(fields, incoming.named, hides_key)
+        rest = known.forwarded[hidden] = forwarded_lines(fields, incoming.named, hidden)
     if bearer is not None:
         rest += b"authorization: Bearer %b\r\n" % bearer
+    if rank is not None:
+        rest += b"%b: %d\r\n" % (RANK, rank)
     start = (incoming.method, address.base, incoming.target, address.host_line, length, rest)
     return b"%b %b%b HTTP/1.1\r\n%b\r\ncontent-length: %d\r\n%b\r\n" % start
 
 
-def forwarded_lines(fields: Fields, named: Mapping[bytes, bytes], hides_key: bool) -> bytes:
-    """Return the lines of the client's header fields that an engine receives. If `hides_key`, omit the client's key."""
-    dropped = OURS_AND_KEY if hides_key else OURS
+def forwarded_lines(fields: Fields, named: Mapping[bytes, bytes], hidden: int) -> bytes:
+    """Return the lines of the client's header fields that an engine receives. `hidden` chooses what to omit, of
+    `HIDDEN`."""
+    dropped = HIDDEN[hidden]
     if b"connection" in named:
         dropped |= connection_fields(fields, named)
     return b"".join(

@@ -22,6 +22,7 @@ from headway.experiment.engines import engines
 from headway.load.asking import Ask
 from headway.load.driver import load
 from headway.scenario.scenario import Scenario
+from headway.sim.setup import EngineSetup
 from headway.types import PS_PER_SECOND, Json
 
 START_S: Final = 60.0
@@ -127,6 +128,9 @@ def check(scenario: Scenario) -> None:
         "scaling: a twin does not support autoscaling": scenario.scaling is not None,
         "faults: a twin does not support faults": bool(scenario.faults),
         "signals.belief: a twin does not support KV events": scenario.signals.belief != "routed",
+        "cluster.dp_balance: a twin addresses ranks itself (direct)": any(
+            pool.dp > 1 and pool.dp_balance != "direct" for pool in scenario.cluster.by_name().values()
+        ),
         "cluster: a twin does not support prefill/decode disaggregation": scenario.cluster.disaggregated(),
     }
     for sentence, used in unsupported.items():
@@ -169,23 +173,30 @@ def tick_s(scenario: Scenario, speed: float) -> float:
     return max(OFTEN_S, round(scenario.signals.poll_interval_ps / PS_PER_SECOND / speed or POLL_S, DIGITS))
 
 
+def engine_name(engine: EngineSetup) -> str:
+    """Return the name of the engine that an instance is, or is a rank of."""
+    return engine.view.id if engine.ranks == 1 else engine.view.id.removesuffix(f"-rank-{engine.rank}")
+
+
 def gateway_file(scenario: Scenario, policies: Mapping[str, Any], speed: float, urls: Mapping[str, str]) -> Json:
-    views = [engine.view for engine in engines(scenario.cluster)]
+    seen = [(engine, engine.target or engine.view) for engine in engines(scenario.cluster)]
     backends = {
         view.id: {
-            "url": urls[view.id],
+            "url": urls[engine_name(engine)],
             "models": list(view.serves),
             "engine": "vllm",
+            **({"rank": engine.rank} if engine.ranks > 1 and engine.target is None else {}),
             **{name: getattr(view, name) for name in STATIC},
         }
-        for view in views
+        for engine, view in seen
+        if view.id
     }
     own = {**scenario.resolved()["policies"], **policies}
     interval, delay = tick_s(scenario, speed), round(scenario.signals.poll_delay_ps / PS_PER_SECOND / speed, DIGITS)
     return {
         "listen": "127.0.0.1:0",
         "defaults": scenario.defaults,
-        "max_backends": len(views),
+        "max_backends": len(backends),
         "backends": backends,
         "policies": {stage: own[stage] for stage in GATEWAY if stage in own},
         "tokens": {"block_tokens": scenario.cluster.kv.block_tokens},

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from headway.http.upstream import Upstream
 
 SOURCES: Final = ("file", "admin", "etcd")  # if two sources name the same engine, the source that is listed first wins
+EVENTS: Final = ("events", "events_replay", "events_topic")
 # If one of these keys changes, a new engine replaces the old engine. Any other change updates the engine.
-IDENTITY: Final = ("url", "role", "key_env", "events", "events_replay", "events_topic", "bootstrap_port", "kvd")
+IDENTITY: Final = ("url", "rank", "dp", "role", "key_env", *EVENTS, "bootstrap_port", "kvd")
 log = logging.getLogger("headway.gateway")
 
 

@@ -51,6 +51,16 @@ class BackendSpec(Struct, frozen=True):
         None
     )
     tp: Annotated[Positive, "number of its GPUs (tensor parallelism), for `capacity`"] = 1
+    dp: Annotated[Positive, "number of its data-parallel ranks"] = 1
+    dp_balance: Annotated[
+        Literal["direct", "vllm"],
+        "who chooses the rank of a request. direct: the gateway, for which each rank is an engine NAME-rank-N at this "
+        "`url`; vllm: the engine, which is one for the gateway",
+    ] = "direct"
+    rank: Annotated[
+        Annotated[int, Meta(ge=0, le=1023)] | None,
+        Doc("the rank at this `url` that this engine is; requests name it in X-data-parallel-rank", default="none"),
+    ] = None
     weights: Annotated[
         str | None,
         Doc("the model that it holds: a name or a config.json, for `capacity`", default="the first of `models`"),
@@ -78,6 +88,8 @@ class BackendSpec(Struct, frozen=True):
             raise HeadwayError(f"{where}.key_env: the environment variable {self.key_env} is not set.")
         if self.events is not None and not self.models:
             raise HeadwayError(f"{where}.models: is missing. An engine with KV events must name its model first.")
+        if self.rank is not None and self.dp > 1:
+            raise HeadwayError(f"{where}.rank: is one rank, but dp is {self.dp}. Remove one of the two keys.")
         self.score_capacity(where)
         return replace(self, models=tuple(dict.fromkeys(self.models)))
 
@@ -92,6 +104,19 @@ class BackendSpec(Struct, frozen=True):
         dtype = {} if self.dtype_bytes is None else {"dtype_bytes": self.dtype_bytes}
         model = read_model({"like": name, **dtype} if dtype else name, f"{where}.weights")
         return capacity_score(model, read_gpu(self.gpu, f"{where}.gpu"), self.tp)
+
+    def ranks(self) -> dict[str, BackendSpec]:
+        """Return the engines that this one is for the gateway, by name: itself, or its ranks."""
+        if self.dp == 1 or self.dp_balance == "vllm":
+            return {self.name: self}
+        topic = self.events_topic or f"kv@{self.name}"
+        names = [f"{self.name}-rank-{rank}" for rank in range(self.dp)]
+        return {name: replace(self, name=name, rank=rank, dp=1, events_topic=topic) for rank, name in enumerate(names)}
+
+    @property
+    def publishers(self) -> range:
+        """The ranks whose KV events count for this engine."""
+        return range(self.dp) if self.rank is None else range(self.rank, self.rank + 1)
 
     @property
     def key(self) -> bytes | None:
@@ -109,9 +134,22 @@ class BackendSpec(Struct, frozen=True):
 def read_members(data: Any, where: str) -> dict[str, BackendSpec]:
     if not isinstance(data, Mapping):
         raise HeadwayError(f"{where}: expected a mapping such as {{a: http://10.0.0.7:8000}}, got {shown(data)}.")
-    members = {str(name): BackendSpec.read(str(name), value, f"{where}.{name}") for name, value in data.items()}
+    members: dict[str, BackendSpec] = {}
+    for name, value in data.items():
+        for each, spec in BackendSpec.read(str(name), value, f"{where}.{name}").ranks().items():
+            if each in members or (each != name and each in data):
+                raise HeadwayError(f"{where}.{name}: a rank of it is called {each}, as another engine. Rename one.")
+            members[each] = spec
     check_models(members, where)
     return members
+
+
+def read_member(name: str, data: Any, where: str) -> BackendSpec:
+    """Read an engine that is one for the gateway."""
+    spec = BackendSpec.read(name, data, where)
+    if spec.ranks() != {name: spec}:
+        raise HeadwayError(f"{where}.dp: add each rank as an engine with the key 'rank', or set 'dp_balance: vllm'.")
+    return spec
 
 
 def check_models(members: Mapping[str, BackendSpec], where: str) -> None:

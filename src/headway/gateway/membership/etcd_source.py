@@ -24,7 +24,7 @@ import msgspec
 
 from headway.config.wording import cut
 from headway.errors import HeadwayError
-from headway.gateway.engines.member import BackendSpec
+from headway.gateway.engines.member import BackendSpec, read_member
 from headway.gateway.membership.etcd_client import SILENCE_S, Changes, Etcd, EtcdError, Snapshot
 from headway.gateway.membership.etcd_fleet import read_policy
 from headway.gateway.membership.etcd_settings import EtcdSettings
@@ -220,7 +220,7 @@ class EtcdSource:
         if known is not None and known[0] == document:  # most heartbeats do not change the document
             return known[1]
         try:
-            spec = BackendSpec.read(name, document, f"{self.settings.prefix}/nodes/{name}")
+            spec = read_member(name, document, f"{self.settings.prefix}/nodes/{name}")
         except HeadwayError as error:
             self._refuse(name, str(error))
             return self.offered.get(name)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from headway.errors import HeadwayError, missing_extra
-from headway.gateway.engines.member import BackendSpec
+from headway.gateway.engines.member import read_member
 from headway.gateway.observing import exposition
 from headway.gateway.observing.openapi import (
     TEXT,
@@ -245,7 +245,7 @@ class Admin:
         owner = self.board.source_of(name)
         if owner not in (None, SOURCE):
             raise Wrong(409, f"backends.{name}: is defined in {_owner(owner)}; change it there")
-        spec = BackendSpec.read(name, _whole(await read_json(request)), f"backends.{name}")
+        spec = read_member(name, _whole(await read_json(request)), f"backends.{name}")
         # Without this check, the holder of the admin key could send any environment variable to any address.
         allowed = (*self.settings.engine_keys, *(spec.key_env for spec in fleet.sources["file"].values()))
         if spec.key_env is not None and spec.key_env not in allowed:

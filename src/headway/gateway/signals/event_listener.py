@@ -20,7 +20,7 @@ from msgspec import Meta, Struct, to_builtins
 from headway.config.keys import PositiveDuration, PositiveSeconds
 from headway.config.wording import shown
 from headway.errors import HeadwayError, missing_extra
-from headway.gateway.signals.kv_batches import LONGEST, Counts
+from headway.gateway.signals.kv_batches import LONGEST, Counts, read_batch
 from headway.gateway.signals.kv_ledger import Ledger, Run
 from headway.gateway.signals.kv_stream import Stream
 from headway.types import PS_PER_SECOND, Belief
@@ -102,17 +102,22 @@ class Engine:
     def __init__(self, listener: Listener, backend: Backend) -> None:
         spec, settings = backend.spec, listener.settings
         self.listener, self.name, self.place = listener, spec.name, backend.place
+        self.rank = spec.rank
         self.topic = (spec.events_topic or f"kv@{spec.name}").encode()
+        self.ranks = spec.publishers
         self.replay = spec.events_replay
         self.counts = Counts()
         self.ledger = Ledger(self, listener.hasher, spec.models[0], settings.max_blocks, self.counts)
         self.stream = Stream(self.ledger, self.ask, self.drop)
-        self.inlet: Inlet | None = None
+        self.inlets: list[Inlet] = []  # one for each rank, unless the engine connects to the gateway
         # For each rank with a running replay: the replay's socket and the timer of its timeout.
         self.questions: dict[int, tuple[Inlet, asyncio.TimerHandle]] = {}
         if spec.events is not None:
-            self.inlet = Inlet(listener, listener.connect(listener.zmq.SUB, spec.events), self.on_message)
-        self.stream.begin()
+            for rank in self.ranks:
+                socket = listener.connect(listener.zmq.SUB, with_rank(spec.events, rank))
+                self.inlets.append(Inlet(listener, socket, self.on_message))
+        for rank in self.ranks:
+            self.stream.begin(rank)
 
     # --- the wire ----------------------------------------------------------------------------------------------------
 
@@ -167,8 +172,8 @@ class Engine:
     def close(self) -> None:
         for rank in list(self.questions):
             self.drop(rank)
-        if self.inlet is not None:
-            self.inlet.close()
+        for inlet in self.inlets:
+            inlet.close()
 
     # --- the ledger's sink -------------------------------------------------------------------------------------------
 
@@ -190,7 +195,7 @@ class Listener:
         self.context: Any = None
         self.inlets: dict[Inlet, None] = {}
         self.engines: dict[str, Engine] = {}
-        self.topics: dict[bytes, Engine] = {}
+        self.topics: dict[tuple[bytes, int | None], Engine] = {}  # by topic, and by rank if it is one rank
         self.unknown = 0  # number of messages with an unknown topic
         self._waking = False
         self._timer: asyncio.TimerHandle | None = None
@@ -229,7 +234,7 @@ class Listener:
         """Follow the events of an engine that joined, or stop following an engine that left."""
         engine = self.engines.pop(backend.spec.name, None)
         if engine is not None:
-            self.topics.pop(engine.topic, None)
+            self.topics.pop((engine.topic, engine.rank), None)
             engine.close()
         spec = backend.spec
         if what == "left" or (spec.events is None and self.settings.bind is None):
@@ -243,8 +248,8 @@ class Listener:
             log.warning("%s: %s Its KV events are ignored.", spec.name, error)
             return
         self.engines[spec.name] = engine
-        if engine.inlet is None:
-            self.topics[engine.topic] = engine
+        if not engine.inlets:
+            self.topics[engine.topic, engine.rank] = engine
 
     def event_counts(self, backend: Backend) -> dict[str, int]:
         """Return the non-zero counts of an engine's events. `events` and `gaps` are always included."""
@@ -288,7 +293,9 @@ class Listener:
         return socket
 
     def _dispatch(self, frames: Sequence[bytes]) -> None:
-        engine = self.topics.get(frames[0])
+        engine = self.topics.get((frames[0], None))
+        if engine is None and len(frames) == 3 and (batch := read_batch(frames[2])) is not None:
+            engine = self.topics.get((frames[0], batch.rank or 0))
         if engine is None:
             self.unknown += 1
         else:

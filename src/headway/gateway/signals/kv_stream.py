@@ -57,10 +57,10 @@ class Stream:
         self.parts: Iterator[Event] = iter(())  # remaining parts of the current event
         self._ranks: dict[int, _Rank] = {}
 
-    def begin(self) -> None:
-        """Request earlier batches immediately, because the engine may be silent for a long time."""
-        if self.ask(0, 0):
-            self._ranks[0] = _Rank(waiting=deque())
+    def begin(self, rank: int = 0) -> None:
+        """Request the earlier batches of a rank immediately, because the engine may be silent for a long time."""
+        if self.ask(rank, 0):
+            self._ranks[rank] = _Rank(waiting=deque())
 
     def on_batch(self, number: int, payload: bytes) -> None:
         """Handle a batch that the engine has published."""

@@ -151,7 +151,7 @@ class EngineSignals:
         increase the reported queue by the number of requests that were sent since that time, and report to the plane
         how many requests have ended since that time."""
         now, reading = self.clock.now_ps(), self.readings.setdefault(backend, Reading())
-        figures = parse(page, backend.spec.engine, self.settings.watts)
+        figures = parse(page, backend.spec.engine, self.settings.watts, backend.spec.rank)
         signals = reading.signals_of(figures, backend.view, self.plane.block_tokens, now)
         finished = 0
         if then is not None and "queued" in signals:

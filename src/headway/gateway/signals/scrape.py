@@ -114,8 +114,8 @@ for _table in TABLES.values():
 Sums = dict[str, dict[tuple[tuple[str, str], ...], float]]  # signal -> labels of the engine that reports it -> value
 
 
-def parse(text: str, engine: str = "auto", watts: str | None = None) -> dict[str, Any]:
-    """Return the values that the page has:
+def parse(text: str, engine: str = "auto", watts: str | None = None, rank: int | None = None) -> dict[str, Any]:
+    """Return the values that the page has, or those of one data-parallel rank:
 
     queued, running        requests
     kv_usage               fraction of the KV cache in use
@@ -128,6 +128,7 @@ def parse(text: str, engine: str = "auto", watts: str | None = None) -> dict[str
     are averaged.
     """
     table = TABLES.get(engine, TABLES["auto"])
+    own = None if rank is None else str(rank)
     if watts:
         table = {**table, watts: [Name("watts")]}
     sums: Sums = {}
@@ -143,6 +144,8 @@ def parse(text: str, engine: str = "auto", watts: str | None = None) -> dict[str
         if read is None:
             continue
         labels, value = read
+        if own is not None and labels.get("engine", labels.get("dp_rank", own)) != own:
+            continue  # it is about another rank; a line without these labels is about the whole engine
         for meaning in meanings:
             if meaning.signal == "cache_config":
                 _cache_config(sums, labels)
