@@ -53,6 +53,7 @@ def _equal(spec: Engines, ids: list[str], first: int, pool: str, serves: tuple[s
             adapter_load_ps=0 if spec.adapters is None else spec.adapters.load_time_ps,
             kv=spec.kv,
             block_bytes=shape.kv_bytes_per_token * spec.kv.block_tokens,
+            schedules_ahead=spec.schedules_ahead(),
         )
         for index in range(first, first + spec.bounds()[1])
     ]

@@ -41,6 +41,7 @@ class EngineSetup(Struct):
     kv: Kv = Kv()
     block_bytes: int = 0
     transfer: TransferSetup | None = None  # set for prefill instances
+    schedules_ahead: bool = False  # whether each step is scheduled while the step before it runs
 
 
 class PoolSetup(Struct):

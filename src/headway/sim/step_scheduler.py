@@ -7,6 +7,8 @@ if the scheduler's limit on chunks leaves budget unused. Hence only the newest r
 prefill.
 """
 
+from collections.abc import Sized
+
 from headway.results.recorder import InstanceStats, Recorder
 from headway.results.records import ADAPTER, HANDOVER, KV, NO_LIMIT, PROMPT, SLOTS, TOKENS, Preemption
 from headway.sim.adapters import Adapters
@@ -26,7 +28,7 @@ class StepScheduler:
     __slots__ = (
         "adapters", "batch", "blocks", "cache", "gaps", "gated", "hits", "limit", "limits", "loader", "max_batch_size",
         "max_batch_tokens", "preempted", "queue", "ready", "recorder", "refusal", "resuming", "run", "shut", "size",
-        "stats", "stirred", "view", "waiting", "whole_prompts",
+        "stats", "stirred", "unseen", "view", "waiting", "whole_prompts",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +71,7 @@ class StepScheduler:
         self.refusal = NO_LIMIT  # why `queue.refused` could not enter the batch
         self.shut = False  # whether a prefill continues after the current step, so that no request may enter
         self.stirred = False  # whether a scheduling change happened since the last update of the stores
+        self.unseen: Sized = ()  # requests that have reached the instance, but that no step may include yet
         self.hits: HitRate | None = None  # set if a policy reads the hit rate
         self.preempted: Reporter | None = None  # set if a policy observes preemptions
 
@@ -122,7 +125,7 @@ class StepScheduler:
 
     def count_queued(self) -> int:
         """Return the number of requests that are not in the batch."""
-        return len(self.waiting) + len(self.loader.loading) + len(self.ready)
+        return len(self.waiting) + len(self.loader.loading) + len(self.ready) + len(self.unseen)
 
     def stir(self) -> None:
         """Note a change that may let a refused request enter the batch."""

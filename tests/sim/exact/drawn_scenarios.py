@@ -15,6 +15,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
+import ahead_draws
 import control_draws
 import life_draws
 import pd_draws
@@ -377,7 +378,7 @@ def living_family(draws: Draws, folder: Path) -> Json:
 
 def reporting_family(draws: Draws, folder: Path) -> Json:
     """Any of the others, with routers that hear what the instances store and evict."""
-    drawn = FAMILIES[pick(draws, *[name for name in FAMILIES if name != "reporting"])](draws, folder)
+    drawn = FAMILIES[pick(draws, *BASES)](draws, folder)
     believing = {"block_tokens": pick(draws, 1, 2, 4, 4, 8, 16), "lru_blocks": pick(draws, "auto", 3, 20, 31_250)}
     routing: Json = {"name": pick(draws, *BELIEVING, "prefix-overlap"), **believing}
     if pick(draws, True, False):
@@ -393,6 +394,12 @@ def reporting_family(draws: Draws, folder: Path) -> Json:
     return drawn
 
 
+def ahead_family(draws: Draws, folder: Path) -> Json:
+    """Any of the others, with engines that schedule asynchronously."""
+    return ahead_draws.ahead(draws, FAMILIES[pick(draws, *BASES, "reporting")](draws, folder))
+
+
+BASES = ("synthetic", "traced", "coinciding", "sessions", "controlled", "tiered", "split", "living")
 FAMILIES: dict[str, Callable[[Draws, Path], Json]] = {
     "synthetic": synthetic_family,
     "traced": traced_family,
@@ -403,6 +410,7 @@ FAMILIES: dict[str, Callable[[Draws, Path], Json]] = {
     "split": split_family,
     "living": living_family,
     "reporting": reporting_family,
+    "ahead": ahead_family,
 }
 
 

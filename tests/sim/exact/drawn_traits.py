@@ -43,6 +43,7 @@ def traits(scenario: Json, result: headway.Result) -> list[str]:
         f"belief {scenario.get('signals', {}).get('belief')}": True,
         "several routers": "routers" in scenario,
         "routers that exchange": scenario.get("routers", {}).get("sync_interval") is not None,
+        "hidden host work": scenario["cluster"].get("latency", {}).get("host", "0s") not in ("0s", "0ms", "auto"),
         f"scheduler {scenario['policies'].get('scheduler', {'name': 'fcfs'})['name']}": True,
     }
     if "adapters" in summary:
@@ -147,6 +148,9 @@ def shares(family: str) -> dict[str, float]:
         beliefs = tuple(f"belief {name}" for name in ("routed", "both", "stored"))
         others = ("polled signals", "several routers", "routers that exchange", "offload", "transfer")
         return dict.fromkeys((*COMMON, *beliefs), 0.05) | dict.fromkeys(others, 0.02)
+    if family == "ahead":
+        others = ("polled signals", "several routers", "offload", "transfer", "adapter loaded again", "swap")
+        return dict.fromkeys((*COMMON, "hidden host work"), 0.05) | dict.fromkeys(others, 0.005)
     if family == "living":
         return dict.fromkeys(life_draws.SHOWN, 0.0075)
     if family == "controlled":

@@ -86,8 +86,10 @@ class Hardware:
         host: tuple[int, int],  # picoseconds per step, and per sequence of the step
         reduce: AllReduce | None = None,  # None for a single GPU
         factor: Fraction = Fraction(1),
+        exposed_ps: int = 0,  # the part of `host` that asynchronous scheduling does not hide
     ) -> None:
         self.profile, self.part, self.host, self.reduce = profile, part, host, reduce
+        self.exposed_ps = exposed_ps
         self._factor, self._unscaled = factor, factor == 1
         gpu = profile.constants
         self._host = times(host[0], factor)
@@ -111,7 +113,12 @@ class Hardware:
         self._chunks: dict[int, tuple[int, int, int]] = {}
 
     def scale(self, factor: Fraction) -> Hardware:
-        return Hardware(self.profile, self.part, self.host, self.reduce, self._factor * factor)
+        return Hardware(self.profile, self.part, self.host, self.reduce, self._factor * factor, self.exposed_ps)
+
+    def split_host(self) -> tuple[Hardware, int, int]:
+        step, sequence = self.host
+        gpu = Hardware(self.profile, self.part, (self.exposed_ps, 0), self.reduce, self._factor, self.exposed_ps)
+        return gpu, step - self.exposed_ps, sequence
 
     def doubts(self, tokens: int, sequences: int = 0) -> str | None:
         outside = self.profile.outside(tokens, 0)
@@ -202,17 +209,18 @@ def _build(keys: HardwareParameters, where: str, model: ModelShape, gpu: Gpu, tp
         raise HeadwayError(f"{where}.profile: expected the name or the file of a profile, got {shown(keys.profile)}.")
     profile = read_profile(gpu.name if keys.profile == "auto" else keys.profile, gpu, f"{where}.profile")
     part = shard(model, tp, where, keys.expert_skew)
-    step, sequence = profile.host_ps, profile.host_sequence_ps
+    step, sequence, exposed = profile.host_ps, profile.host_sequence_ps, 0
     if keys.engine != "auto":
         engine = engines().find(keys.engine, "engine", f"{where}.engine", "set 'host' and 'host_sequence' instead")
-        step = engine.step_ps + (part.layers * engine.quantise_ps if part.eight_bits else 0)
+        quantise = part.layers * engine.quantise_ps if part.eight_bits else 0
+        step, exposed = engine.step_ps + quantise, engine.exposed_ps + quantise
         sequence = engine.sequence_ps
     if keys.host_ps != "auto":
-        step = keys.host_ps
+        step, exposed = keys.host_ps, 0
     if keys.host_sequence_ps != "auto":
         sequence = keys.host_sequence_ps
     reduce = all_reduce(interconnect(gpu, tp), tp) if tp > 1 else None
-    return Hardware(profile, part, (step, sequence), reduce)
+    return Hardware(profile, part, (step, sequence), reduce, exposed_ps=exposed)
 
 
 MODEL: Final = LatencyKind("hardware", HardwareParameters, _build)
