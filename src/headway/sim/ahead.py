@@ -146,7 +146,8 @@ def wake(instance: Instance, now: int) -> bool:
     run, batch = instance.run, instance.batch
     if run.end < 0:
         return True
-    if batch.partial is None and len(batch.running) < instance.view.max_batch_size:
+    full = batch.partial is not None or len(batch.running) >= instance.view.max_batch_size
+    if not full or instance.scheduler.yields is not None:
         run.cut_later(now)
     return False
 

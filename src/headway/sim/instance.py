@@ -341,9 +341,11 @@ class Instance:
     def cut_to_enter(self, now: int) -> bool:
         """End the run at the next step boundary if a waiting request might enter the batch there. No request can enter
         while a prefill is unfinished, the batch is full, or the first request in the queue lacks blocks or an adapter
-        slot. In these cases, the run ends by itself at the change that lets a request enter."""
+        slot. In these cases, the run ends by itself at the change that lets a request enter. If running requests may
+        yield to waiting ones, a full batch or an unfinished prefill keeps no request out."""
         batch = self.batch
-        if batch.partial is not None or len(batch.running) >= self.view.max_batch_size:
+        full = batch.partial is not None or len(batch.running) >= self.view.max_batch_size
+        if full and self.scheduler.yields is None:
             self.scheduler.note_waiting(now)
             return False
         if self.queue.refused is not None and not self.loader.ready and self.queue.is_refused():

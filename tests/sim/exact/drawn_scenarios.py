@@ -399,6 +399,11 @@ def ahead_family(draws: Draws, folder: Path) -> Json:
     return ahead_draws.ahead(draws, FAMILIES[pick(draws, *BASES, "reporting")](draws, folder))
 
 
+def yielding_family(draws: Draws, folder: Path) -> Json:
+    """Waiting requests preempt running ones of a lower priority."""
+    return ahead_draws.yielding(draws, deployed(draws, add_adapters(draws, draw_controlled(draws))))
+
+
 BASES = ("synthetic", "traced", "coinciding", "sessions", "controlled", "tiered", "split", "living")
 FAMILIES: dict[str, Callable[[Draws, Path], Json]] = {
     "synthetic": synthetic_family,
@@ -411,6 +416,7 @@ FAMILIES: dict[str, Callable[[Draws, Path], Json]] = {
     "living": living_family,
     "reporting": reporting_family,
     "ahead": ahead_family,
+    "yielding": yielding_family,
 }
 
 
