@@ -149,6 +149,11 @@ def _profile(loaded: Scenario) -> tuple[Profile, Gpu]:
         raise HeadwayError(
             "cluster.latency: a fit needs one kind of instance, with {model: hardware} or {model: linear}."
         )
+    if loaded.cluster.schedules_ahead():
+        raise HeadwayError(
+            "cluster.async_scheduling: a run of an engine does not show what it hides, so its host time cannot be "
+            "fitted. Set 'async_scheduling: false', or use {model: linear}."
+        )
     model = loaded.cluster.latency_model()
     assert isinstance(model, Hardware)
     step, sequence = model.host

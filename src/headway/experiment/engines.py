@@ -58,6 +58,7 @@ def _equal(spec: Engines, ids: list[str], first: int, pool: str, serves: tuple[s
             rank=(index - first) % spec.dp,
             ranks=spec.dp,
             lockstep=spec.dp > 1 and bool(shape.experts),
+            schedules_ahead=spec.schedules_ahead(),
         )
         for index in range(first, first + spec.bounds()[1] * spec.dp)
     ]

@@ -16,6 +16,7 @@ from headway.config.keys import INTERNAL, Duration, Unit
 from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
 from headway.latency.gpus import Gpu, gpus
+from headway.latency.graphs import GraphSizes
 from headway.latency.step_cost import Constants
 from headway.latency.tables import document_of, plain
 
@@ -39,6 +40,7 @@ class Profile(Struct, frozen=True):
     host_sequence_ps: Duration = 0  # added to the host's time per sequence in the step
     engine: str = ""  # the engine and its version that the host's times belong to
     covers: tuple[Literal["experts", "fp8", "packed"], ...] = ()  # what was measured beside dense models of 16 bits
+    graph_sizes: GraphSizes = ()  # numbers of tokens for which the engine has captured CUDA graphs
     assumed: dict[str, str] = {}  # constant that the measurements do not determine -> the reason
     # The times of all-reduces, relative to those of the card's link. 1.0 unless a run on several GPUs was fitted.
     all_reduce_times: float = 1.0

@@ -133,15 +133,16 @@ def matmul_us(gpu: Constants, matmul: Matmul, tokens: float) -> float:
     return cube_root(memory * memory * memory + compute * compute * compute)
 
 
-def tokens_us(gpu: Constants, part: Shard, tokens: int) -> float:
+def tokens_us(gpu: Constants, part: Shard, tokens: int, graph_padding: int = 0) -> float:
     """Return the time of the work that depends only on the number of tokens, including the constants per step and per
-    layer, without communication."""
+    layer, without communication. `graph_padding` is how many of the tokens only fill up a CUDA graph."""
     paid = tokens + gpu.tile_share * (ceil(tokens / gpu.tile) * gpu.tile - tokens)
     total = gpu.step_us + part.layers * (gpu.layer_us + tokens * part.moved / (gpu.elementwise_tb_s * MEGA))
     for matmul in part.matmuls:
         if matmul.experts > 1:  # padding tokens visit no expert
-            total += sorting_us(gpu, part, matmul, tokens)
-            total += matmul_us(gpu, matmul, tokens)
+            routed = tokens - graph_padding
+            total += sorting_us(gpu, part, matmul, routed)
+            total += matmul_us(gpu, matmul, routed)
         else:
             total += matmul_us(gpu, matmul, paid)
     if part.eight_bits:

@@ -3,6 +3,7 @@ information that a real engine could have."""
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, Protocol
 
@@ -36,9 +37,12 @@ class Queue(Protocol):
     """The waiting requests of one instance, in the order in which they enter the batch. Only the methods below may
     change the order, so that the order stays constant between calls of these methods.
 
-    Two methods are optional. `chunk(ticket)` returns the maximum number of prompt tokens of a request in one step. None
-    means the whole token budget of the step. The engine calls `chunk` whenever the request begins to wait.
+    Three methods are optional. `chunk(ticket)` returns the maximum number of prompt tokens of a request in one step.
+    None means the whole token budget of the step. The engine calls `chunk` whenever the request begins to wait.
     `ended(ticket, output_tokens, completed)` is called when a running request completes or its client gives up.
+    `yields(waiting, running)` says whether a running request is preempted if a waiting one then enters in its place.
+    The engine asks only about running requests that are behind the waiting request in `order`. Calls with equal
+    arguments must return the same answer.
     """
 
     def add(self, ticket: Ticket) -> None:
@@ -66,7 +70,7 @@ class Queue(Protocol):
 SLACK: Final = 16  # number of removed entries that a queue may keep even if it is short
 # The methods of a queue, required and optional, with the number of arguments of each method.
 METHODS: Final = {"add": 1, "put_back": 1, "first": 0, "take": 0, "remove": 1, "order": 1}
-OPTIONAL: Final = {"chunk": 1, "ended": 3}
+OPTIONAL: Final = {"chunk": 1, "ended": 3, "yields": 2}
 
 
 def queue_of(scheduler: Any) -> Queue:
@@ -117,10 +121,13 @@ class Fifo(deque[Ticket]):
 
 class Ranked:
     """Orders requests by key, the lowest first, and equal keys by arrival. The key is computed once, on arrival, so a
-    preempted request returns to its old position. The running request with the highest key is preempted first."""
+    preempted request returns to its old position. The running request with the highest key is preempted first. If
+    `margin` is set, a running request yields to a waiting one whose key is lower by more than `margin`."""
 
-    def __init__(self, key: Callable[[Ticket], float], chunk_tokens: int | None) -> None:
+    def __init__(self, key: Callable[[Ticket], float], chunk_tokens: int | None, margin: float | None = None) -> None:
         self.key = key
+        self.margin = margin
+        self.yields = None if margin is None else partial(yields_by_key, margin)
         self.chunk_tokens = chunk_tokens
         self.heap: list[tuple[float, int, Ticket]] = []
         self.removed: set[Ticket] = set()  # removed tickets that are still in the heap
@@ -153,6 +160,10 @@ class Ranked:
 
     def chunk(self, ticket: Ticket) -> int | None:
         return self.chunk_tokens
+
+
+def yields_by_key(margin: float, waiting: Ticket, running: Ticket) -> bool:
+    return bool(running.rank[0] - waiting.rank[0] > margin)
 
 
 class RankedByLength(Ranked):

@@ -3,7 +3,8 @@ request is preempted.
 
 A scheduler makes one queue for each instance. The engine calls the queue only at scheduling changes: when a request
 arrives, enters the batch, leaves or is preempted. A request's key is fixed when it arrives at its instance. `aging`
-adds the arrival time to the key, so that no request starves. A waiting request never preempts a running one.
+adds the arrival time to the key, so that no request starves. A waiting request preempts a running one only if
+`preempts` is set.
 """
 
 from dataclasses import field
@@ -16,6 +17,8 @@ from headway.policies.registry import Bounds, policy
 Tokens = Annotated[int, Bounds(1, 1_000_000, log=True)]
 # Maximum number of prompt tokens that a request computes in one step; None: the whole budget of the step.
 ChunkTokens = Annotated[int | None, Bounds(1, 1_000_000, log=True)]
+# A running request yields to a waiting one if its priority is lower by more than this. None: it never yields.
+Margin = Annotated[float | None, Bounds(0, 1_000_000)]
 # how much the sort key grows for each second that a request arrives later
 Aging = Annotated[float, Bounds(0, 1_000_000)]
 
@@ -39,14 +42,17 @@ class ByPriority:
     A second of waiting counts as much as `aging` of priority. So a request overtakes an earlier request only if it
     arrives within (difference of priorities ÷ `aging`) seconds after it. With 0 the order is strict, and low priorities
     may starve. If blocks run out, the running request that is last in this order is preempted. `chunk_tokens` is the
-    most tokens of a prompt in one step; while a prompt is unfinished, no other begins.
+    most tokens of a prompt in one step; while a prompt is unfinished, no other begins. If `preempts` is set, running
+    requests whose priority is lower by more than `preempts` yield to a waiting request that cannot enter otherwise, the
+    last in this order first; `aging` counts as above. They yield only if the waiting request then enters.
     """
 
     aging: Aging = 0.01
     chunk_tokens: ChunkTokens = None
+    preempts: Margin = None
 
     def queue(self) -> Queue:
-        return Ranked(self.key, self.chunk_tokens)
+        return Ranked(self.key, self.chunk_tokens, self.preempts)
 
     def key(self, ticket: Ticket) -> float:
         return self.aging * ticket.enqueued - ticket.priority

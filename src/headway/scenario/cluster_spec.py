@@ -16,6 +16,8 @@ from headway.config.section import read
 from headway.config.wording import cut, shown
 from headway.errors import HeadwayError
 from headway.latency import GpuSpec, LatencySpec, ModelSpec
+from headway.latency.engines import engine_schedules_ahead
+from headway.latency.overlap import overlap
 from headway.policies import registry
 from headway.policies.policy_schema import policy_form
 from headway.scenario.kv_spec import Kv
@@ -73,6 +75,11 @@ class Engines(Struct, frozen=True):
         Adapters | None, Doc("the adapter slots of an instance, below", default="all adapters are loaded"), QUIET
     ] = None
     latency: Annotated[LatencySpec, Doc("the model of step times", default="hardware", type="mapping")] = None
+    async_scheduling: Annotated[
+        bool | Literal["auto"],
+        "whether each step is scheduled while the step before it runs; auto follows `latency.engine`",
+        QUIET,
+    ] = "auto"
     architecture: Annotated[
         Literal["monolithic", "disaggregated"],
         "monolithic: each instance prefills and decodes; disaggregated: separate instances prefill, see below",
@@ -121,7 +128,14 @@ class Engines(Struct, frozen=True):
 
     def latency_model(self, where: str = "cluster") -> latency.LatencyModel:
         section, place = self.latency_section(), f"{where}.latency"
-        return latency.build(section, self.shape(where), self.card(where), self.tp, place, self.dp, self.ep)
+        model = latency.build(section, self.shape(where), self.card(where), self.tp, place, self.dp, self.ep)
+        return overlap(model) if self.schedules_ahead() else model
+
+    def schedules_ahead(self) -> bool:
+        """Return whether the engine schedules asynchronously."""
+        if self.async_scheduling != "auto":
+            return self.async_scheduling
+        return engine_schedules_ahead(self.latency_section().get("engine", "auto"))
 
     def kv_blocks(self, where: str = "cluster") -> int:
         """Return the number of KV blocks in the GPU memory of an instance, or of each of its data-parallel ranks."""

@@ -268,6 +268,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
         _check_faults(self)
         for stage in STAGES:
             self.policies.build(stage)
+        _check_preempts(self)
         name = (self.name or "scenario").encode(errors="replace").decode()  # result files are UTF-8
         return msgspec.structs.replace(self, name=name)
 
@@ -379,6 +380,20 @@ def _check_models(scenario: Scenario) -> None:
                 raise HeadwayError(f"{place}: {wrong} {{{served[0]}: 1}}. Known: {', '.join(served)}.")
             if model.name and model.name not in served:
                 raise HeadwayError(f"{place}: no deployment serves {shown(model.name)}.{suggest(model.name, served)}")
+
+
+def _check_preempts(scenario: Scenario) -> None:
+    """Check that no instance has to load blocks if its running requests may yield to waiting ones."""
+    if getattr(scenario.policies.build("scheduler"), "preempts", None) is None:
+        return
+    for name, pool in scenario.cluster.by_name().items():
+        place = "cluster" if scenario.cluster.deployments is None else f"cluster.deployments.{name}"
+        if pool.architecture == "disaggregated" or pool.kv.tiers is not None:
+            key = "architecture" if pool.architecture == "disaggregated" else "kv.tiers"
+            raise HeadwayError(
+                f"{place}.{key}: running requests cannot yield where requests wait for blocks to arrive. "
+                "Set 'policies.scheduler.preempts' to null, or use monolithic instances without tiers."
+            )
 
 
 def _check_faults(scenario: Scenario) -> None:

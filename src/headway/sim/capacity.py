@@ -52,8 +52,10 @@ class Capacity:
         return self.autoscaler is not None and (self.waiting or bool(self.dispatcher.held))
 
     def is_deserted(self) -> bool:
-        """Whether no request is at the router or at an instance."""
-        return not self.dispatcher.held and all(map(self.losses.idle, range(len(self.losses.bound))))
+        """Whether no request is at the router or at an instance, and no step runs."""
+        if self.dispatcher.held or not all(map(self.losses.idle, range(len(self.losses.bound)))):
+            return False
+        return all(instance.run.end < 0 for instance in self.dispatcher.instances)
 
     def close(self, now: int) -> None:
         for place in self.lifecycle.places.values():

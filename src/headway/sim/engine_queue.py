@@ -11,13 +11,15 @@ from headway.types import Hints
 
 
 class EngineQueue:
-    __slots__ = ("arrived", "chunk", "ended", "name", "policy", "refused", "waiting")
+    __slots__ = ("arrived", "chunk", "ended", "name", "policy", "refused", "waiting", "yields")
 
     def __init__(self, scheduler: Any, name: str) -> None:
         self.name = name  # name of the instance
         self.policy = queue_of(scheduler)
         self.chunk = getattr(self.policy, "chunk", None)
         self.ended = getattr(self.policy, "ended", None)  # the policy's callback for requests that have ended
+        # Whether a running request yields to a waiting one; None if running requests never do.
+        self.yields = getattr(self.policy, "yields", None)
         self.waiting: dict[Ticket, Job] = {}
         self.arrived = 0  # number of requests that have arrived so far
         self.refused: Ticket | None = None  # the first request in the policy's order, if it could not enter the batch

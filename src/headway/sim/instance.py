@@ -14,6 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from headway.results.recorder import InstanceStats, Recorder
+from headway.sim import ahead as async_steps
 from headway.sim.adapters import Adapters
 from headway.sim.batch import Batch
 from headway.sim.engine_logs import ENTRY, BatchLog, EqualSteps, GapLog, take_back
@@ -41,10 +42,10 @@ if TYPE_CHECKING:
 
 class Instance:
     __slots__ = (
-        "adapters", "batch", "batches", "blocks", "busy_from", "cache", "ended", "equal_steps", "expiring",
+        "adapters", "ahead", "batch", "batches", "blocks", "busy_from", "cache", "ended", "equal_steps", "expiring",
         "first_tokens", "gaps", "handed", "handing", "history", "idle_watts", "links", "loader", "log", "planner",
-        "queue", "rank_counts", "recorder", "run", "scheduler", "size", "span_watts", "stats", "tick", "tiers",
-        "transfer", "view", "windows",
+        "queue", "rank_counts", "recorder", "release", "run", "scheduler", "size", "span_watts", "stats", "tick",
+        "tiers", "transfer", "view", "windows",
     )  # fmt: skip
 
     def __init__(
@@ -96,6 +97,9 @@ class Instance:
             whole_prompts=engine.kv.entry == "prompt",
             gated=slots is not None or (engine.transfer is not None and engine.transfer.spec.max_incoming is not None),
         )
+        # Set if each step is scheduled while the step before it runs.
+        self.ahead = async_steps.Ahead(self.scheduler) if engine.schedules_ahead else None
+        self.release = self.scheduler.release if self.ahead is None else self.ahead.release
         self.planner = RunPlanner(self.run, self.batch, self.blocks, self.adapters, engine.latency, walks, cuts)
         self.expiring: list[Job] = []  # running requests whose clients have given up during the current run of steps
         self.handing: dict[Job, None] = {}  # requests in handover whose prompts this instance has computed
@@ -119,15 +123,15 @@ class Instance:
         do, or the last run has not ended, return -1."""
         if self.run.end >= 0:
             return -1
-        once = self.form(now)
-        if not self.batch.running:
+        once, ahead = self.form(now), self.ahead
+        if not self.batch.running and (ahead is None or not ahead.wasted):
             self.go_idle(now)
             return -1
         if self.busy_from < 0:
             self.busy_from = now
         if self.batches is not None:
             self.batches.note(now)
-        return self.planner.plan(now, once)
+        return self.planner.plan(now, once) if ahead is None else async_steps.plan(self, now, once)
 
     def form(self, now: int) -> bool:
         """Form the next step. Return whether it does not repeat."""
@@ -136,6 +140,8 @@ class Instance:
         if self.rank_counts is not None:
             self.rank_counts.note_boundary(self)
         self.cache.now = now
+        if self.ahead is not None:
+            return async_steps.form(self, now)
         scheduler, tiers = self.scheduler, self.tiers
         if tiers is None:
             once = scheduler.form_step(now)
@@ -161,6 +167,8 @@ class Instance:
         """End the run: count its tokens, report first tokens, release finished requests."""
         if now > self.tick:  # record only earlier ticks: a tick at this instant sees the state after the step
             self.history.record(self, now - 1)
+        if self.ahead is not None:
+            async_steps.settle(self, now)
         run, batch = self.run, self.batch
         blocks, cache = self.blocks, self.cache
         length = run.length
@@ -268,7 +276,7 @@ class Instance:
     def leave(self, job: Job) -> None:
         """Finish a request that has generated its last token."""
         self.scheduler.stop_decoding(job)
-        self.scheduler.release(job)
+        self.release(job)
         self.view.running = len(self.batch.running)
         self.stats.output_tokens += job.generated
         if self.queue.ended is not None:
@@ -281,7 +289,7 @@ class Instance:
         if job.handover.first_token:
             self.recorder.first_token_ps[job.row] = now
             self.first_tokens.append(job)
-        self.scheduler.release(job, keeps_blocks=True)
+        self.release(job, keeps_blocks=True)
         self.view.running = len(self.batch.running)
         if self.queue.ended is not None:
             self.queue.ended(job.ticket, 0, True)
@@ -307,7 +315,7 @@ class Instance:
             job.generated -= wasted
         elif job is batch.partial:
             batch.partial = None
-        self.scheduler.release(job)
+        self.release(job)
         self.view.running = len(batch.running)
         if self.queue.ended is not None:
             self.queue.ended(job.ticket, job.generated, False)
@@ -339,6 +347,8 @@ class Instance:
         """Add a request to the queue."""
         if now >= self.tick:
             self.history.record(self, now)
+        if self.ahead is not None:
+            return async_steps.enqueue(self, job, now, priority, hints)
         queue = self.queue
         queue.add(job, now, priority, hints)
         self.view.queued = self.scheduler.count_queued() if self.loader.active else len(queue.waiting)
@@ -347,9 +357,11 @@ class Instance:
     def cut_to_enter(self, now: int) -> bool:
         """End the run at the next step boundary if a waiting request might enter the batch there. No request can enter
         while a prefill is unfinished, the batch is full, or the first request in the queue lacks blocks or an adapter
-        slot. In these cases, the run ends by itself at the change that lets a request enter."""
+        slot. In these cases, the run ends by itself at the change that lets a request enter. If running requests may
+        yield to waiting ones, a full batch or an unfinished prefill keeps no request out."""
         batch = self.batch
-        if batch.partial is not None or len(batch.running) >= self.view.max_batch_size:
+        full = batch.partial is not None or len(batch.running) >= self.view.max_batch_size
+        if full and self.scheduler.yields is None:
             self.scheduler.note_waiting(now)
             return False
         if self.queue.refused is not None and not self.loader.ready and self.queue.is_refused():
@@ -384,7 +396,11 @@ class Instance:
         return True
 
     def withdraw(self, job: Job, now: int) -> None:
-        if job.ticket in self.queue.waiting:
+        if self.ahead is not None:
+            async_steps.settle(self, now)
+        if self.ahead is not None and self.ahead.forget(job):
+            pass
+        elif job.ticket in self.queue.waiting:
             self.queue.remove(job)
             self.loader.drop_swapped(job, now)
         else:
@@ -394,6 +410,8 @@ class Instance:
 
     def nudge(self, now: int) -> bool:
         """Check again whether a waiting request can enter the batch."""
+        if self.ahead is not None:
+            async_steps.settle(self, now)
         if not self.queue.waiting and not self.loader.ready:
             return False
         return self.run.end < 0 or self.cut_to_enter(now)
@@ -414,10 +432,13 @@ class Instance:
         if now >= self.tick:
             self.history.record(self, now)
         self.blocks.settle(now)
+        load = self.loader.loading[job]
         self.loader.arrive(job, now)
         self.scheduler.stir()
         if self.tiers is not None:
             self.settle_stores(now)
+        if self.ahead is not None:
+            return async_steps.note_loaded(self, job, load, now)
         return self.run.end < 0 or self.cut_to_enter(now)
 
     def let_go(self, job: Job, now: int) -> bool:

@@ -1,5 +1,6 @@
 """Ends the work of an instance: empties it, clears its cache, stops it at the horizon, and checks its invariants."""
 
+from headway.sim.ahead import flush, settle
 from headway.sim.engine_logs import take_back
 from headway.sim.instance import Instance
 from headway.sim.job import Job
@@ -13,7 +14,11 @@ def vacate(instance: Instance, now: int) -> list[Job]:
     if now >= instance.tick:
         instance.history.record(instance, now)
     instance.blocks.settle(now)
+    if instance.ahead is not None:
+        settle(instance, now)
     last_token_ps = halt(instance, now)
+    if instance.ahead is not None:
+        flush(instance, now)
     if instance.equal_steps is not None:
         instance.equal_steps.close(now)
     instance.cache.now = now
@@ -77,6 +82,8 @@ def cool(instance: Instance, now: int) -> None:
     """Clear the caches of an instance without requests, and end its faults, because a new instance may replace it."""
     if now >= instance.tick:
         instance.history.record(instance, now)
+    if instance.ahead is not None:
+        flush(instance, now)
     instance.planner.replace(now)
     cache, evicted = instance.cache, instance.cache.evicted
     cache.now = now
@@ -100,6 +107,8 @@ def cool(instance: Instance, now: int) -> None:
 def stop_instance(instance: Instance, now: int) -> None:
     """Stop an instance at the horizon: count the tokens of ended steps, and remove the gaps of requests in flight."""
     run, batch, loader = instance.run, instance.batch, instance.loader
+    if instance.ahead is not None:
+        flush(instance, now)
     if run.end >= 0:
         begun = run.count_begun(now + 1)  # also counts a step that begins at the horizon; all but the last have ended
         instance.blocks.take_to(begun)

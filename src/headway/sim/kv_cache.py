@@ -109,6 +109,17 @@ class KvCache:
             start = end
         return count
 
+    def shared_with_others(self, holds: list[Hold]) -> int:
+        """Return how many blocks of a request's ranges other requests hold as well."""
+        count = 0
+        for key, start, end in holds:
+            piece = self.pieces.get(key)
+            while piece is not None and piece.start < end:
+                if piece.holders > 1 and piece.end > start:
+                    count += min(piece.end, end) - max(piece.start, start)
+                piece = piece.next
+        return count
+
     def goes_tail_first(self, runs: Runs, hits: int) -> bool:
         """Whether the cache would evict the idle blocks among the first `hits` blocks in order from last to first. This
         is true unless two requests computed the same content at the same time and the first copy was released early."""

@@ -61,3 +61,12 @@ class Run:
         self.length = steps
         end = self.end = self.start + steps * self.first + self.increment * (steps * (steps - 1) // 2)
         return end == now
+
+    def cut_later(self, now: int) -> None:
+        """End the run one step after the first step boundary at or after this instant, unless it ends there or
+        earlier."""
+        if self.length > 2:
+            steps = steps_begun(self.first, self.increment, now - self.start) + 1
+            if steps < self.length:
+                self.length = steps
+                self.end = self.boundary(steps)

@@ -43,7 +43,7 @@ class Pace:
 
 
 class RunPlanner:
-    __slots__ = ("adapters", "batch", "blocks", "cuts", "pace", "paced_until", "run", "step_times", "walks")
+    __slots__ = ("adapters", "batch", "blocks", "cuts", "model", "pace", "paced_until", "run", "step_times", "walks")
 
     def __init__(
         self,
@@ -65,14 +65,15 @@ class RunPlanner:
         self.cuts = cuts
         self.pace = Pace(latency)
         self.paced_until = NEVER  # time until which `step_times` is valid
+        self.model = latency
         self.step_times = latency.run
 
     def plan(self, now: int, once: bool) -> int:
         """Plan the run that begins now with the step that was formed, and return when the run ends. If `once` is set,
         the step does not repeat."""
         if now >= self.paced_until:
-            model, self.paced_until = self.pace.at(now)
-            self.step_times = model.run
+            self.model, self.paced_until = self.pace.at(now)
+            self.step_times = self.model.run
         run, batch, blocks = self.run, self.batch, self.blocks
         cache, chunks, decodes = blocks.cache, run.chunks, batch.decodes
         if chunks:
@@ -109,6 +110,16 @@ class RunPlanner:
         blocks.taken_steps = 1
         if blocks.reports:
             blocks.report_run()
+        return end
+
+    def plan_after_pause(self, now: int) -> int:
+        """Plan a single step that begins after a pause of the GPU, so that the host's work for this step is not hidden
+        behind an earlier step. Return when the step ends."""
+        if now >= self.paced_until:
+            self.model, self.paced_until = self.pace.at(now)
+        self.step_times = getattr(self.model, "run_after_pause", self.model.run)
+        end = self.plan(now, True)
+        self.step_times = self.model.run
         return end
 
     def warm(self, now: int, pieces: Sequence[tuple[int, Fraction]]) -> None:

@@ -48,6 +48,7 @@ class EngineSetup(Struct):
     # the place of the first rank, and nothing in the places of the others.
     target: InstanceView | None = None
     servers: int = 0  # for the first rank of such an engine: number of its API servers
+    schedules_ahead: bool = False  # whether each step is scheduled while the step before it runs
 
 
 class PoolSetup(Struct):

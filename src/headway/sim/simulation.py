@@ -308,7 +308,10 @@ class Simulation:
         """End the simulation after the last event or, if requests are left, at the horizon. Then check the results."""
         cluster, traffic, recorder = self.cluster, self.traffic, self.recorder
         self.ended_ps = self.clock.now
-        busy = any(instance.batch.running or instance.scheduler.count_queued() for instance in cluster.instances)
+        busy = any(
+            instance.run.end >= 0 or instance.batch.running or instance.scheduler.count_queued()
+            for instance in cluster.instances
+        )
         if traffic.next_ps != NEVER or self.dispatcher.held or busy:
             self.stop()
         elif self.news.items:  # a run that stops at the horizon does not deliver its last events to policies

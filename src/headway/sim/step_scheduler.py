@@ -7,6 +7,8 @@ if the scheduler's limit on chunks leaves budget unused. Hence only the newest r
 prefill.
 """
 
+from collections.abc import Sized
+
 from headway.results.recorder import InstanceStats, Recorder
 from headway.results.records import ADAPTER, HANDOVER, KV, NO_LIMIT, PROMPT, SLOTS, TOKENS, Preemption
 from headway.sim.adapters import Adapters
@@ -19,6 +21,7 @@ from headway.sim.leap import Run
 from headway.sim.loader import Loader
 from headway.sim.recent_values import HitRate
 from headway.sim.run_blocks import RunBlocks
+from headway.sim.yielding import make_way
 from headway.views.instance import InstanceView
 
 
@@ -26,7 +29,7 @@ class StepScheduler:
     __slots__ = (
         "adapters", "batch", "blocks", "cache", "gaps", "gated", "hits", "limit", "limits", "loader", "max_batch_size",
         "max_batch_tokens", "preempted", "queue", "ready", "recorder", "refusal", "resuming", "run", "shut", "size",
-        "stats", "stirred", "view", "waiting", "whole_prompts",
+        "stats", "stirred", "unseen", "view", "waiting", "whole_prompts", "yields",
     )  # fmt: skip
 
     def __init__(
@@ -64,11 +67,13 @@ class StepScheduler:
         self.whole_prompts = whole_prompts  # whether a request enters only if there is room for its whole prompt
         self.gated = gated  # whether requests may have to wait because of adapter slots or the limit on handovers
         self.resuming: list[Job] = []  # requests that resume decoding in the first step of the run
+        self.yields = None if loader.active or blocks.reserves else queue.yields
         self.limits = LimitLog(view.index, recorder.limits)
         self.limit = NO_LIMIT  # what keeps the first waiting request out of the step that `admit` has formed
         self.refusal = NO_LIMIT  # why `queue.refused` could not enter the batch
         self.shut = False  # whether a prefill continues after the current step, so that no request may enter
         self.stirred = False  # whether a scheduling change happened since the last update of the stores
+        self.unseen: Sized = ()  # requests that have reached the instance, but that no step may include yet
         self.hits: HitRate | None = None  # set if a policy reads the hit rate
         self.preempted: Reporter | None = None  # set if a policy observes preemptions
 
@@ -79,6 +84,7 @@ class StepScheduler:
         if self.run.chunks:
             self.run.chunks = []
         self.shut = once = False
+        yielding = self.yields is not None and bool(self.waiting) and make_way(self, self.yields)
         if batch.partial is not None:
             once = self.schedule_partial(batch.partial)
         elif batch.running and (need := batch.phases[batch.steps % self.size]):
@@ -103,7 +109,7 @@ class StepScheduler:
                 self.limits.note(now, self.limit)
         elif self.limits.limit:
             self.limits.note(now, NO_LIMIT)
-        return once
+        return once or (yielding and bool(self.waiting))
 
     def note_waiting(self, now: int) -> None:
         """Note which limit keeps a request waiting beyond the current step, if that is certain and no limit is known
@@ -122,7 +128,7 @@ class StepScheduler:
 
     def count_queued(self) -> int:
         """Return the number of requests that are not in the batch."""
-        return len(self.waiting) + len(self.loader.loading) + len(self.ready)
+        return len(self.waiting) + len(self.loader.loading) + len(self.ready) + len(self.unseen)
 
     def stir(self) -> None:
         """Note a change that may let a refused request enter the batch."""

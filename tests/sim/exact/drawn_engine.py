@@ -75,6 +75,7 @@ def engine(
                 adapter_load_ps=scenario.load,
                 kv=drawn_kv(scenario.tiers, scenario.offload, scenario.offload_level),
                 block_bytes=scenario.block_bytes,
+                schedules_ahead=scenario.ahead,
             )
             for view in views
         ],

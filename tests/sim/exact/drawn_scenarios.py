@@ -15,6 +15,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
+import ahead_draws
 import control_draws
 import life_draws
 import pd_draws
@@ -378,7 +379,7 @@ def living_family(draws: Draws, folder: Path) -> Json:
 
 def reporting_family(draws: Draws, folder: Path) -> Json:
     """Any of the others, with routers that hear what the instances store and evict."""
-    drawn = FAMILIES[pick(draws, *[name for name in FAMILIES if name not in ("reporting", "ranked")])](draws, folder)
+    drawn = FAMILIES[pick(draws, *BASES)](draws, folder)
     believing = {"block_tokens": pick(draws, 1, 2, 4, 4, 8, 16), "lru_blocks": pick(draws, "auto", 3, 20, 31_250)}
     routing: Json = {"name": pick(draws, *BELIEVING, "prefix-overlap"), **believing}
     if pick(draws, True, False):
@@ -396,10 +397,21 @@ def reporting_family(draws: Draws, folder: Path) -> Json:
 
 def ranked_family(draws: Draws, folder: Path) -> Json:
     """Any of the others, with engines that have data-parallel ranks."""
-    base = pick(draws, *[name for name in FAMILIES if name not in ("split", "ranked")])
+    base = pick(draws, *[name for name in (*BASES, "reporting") if name != "split"])
     return rank_draws.ranked(draws, FAMILIES[base](draws, folder))
 
 
+def ahead_family(draws: Draws, folder: Path) -> Json:
+    """Any of the others, with engines that schedule asynchronously."""
+    return ahead_draws.ahead(draws, FAMILIES[pick(draws, *BASES, "reporting")](draws, folder))
+
+
+def yielding_family(draws: Draws, folder: Path) -> Json:
+    """Waiting requests preempt running ones of a lower priority."""
+    return ahead_draws.yielding(draws, deployed(draws, add_adapters(draws, draw_controlled(draws))))
+
+
+BASES = ("synthetic", "traced", "coinciding", "sessions", "controlled", "tiered", "split", "living")
 FAMILIES: dict[str, Callable[[Draws, Path], Json]] = {
     "synthetic": synthetic_family,
     "traced": traced_family,
@@ -411,6 +423,8 @@ FAMILIES: dict[str, Callable[[Draws, Path], Json]] = {
     "living": living_family,
     "reporting": reporting_family,
     "ranked": ranked_family,
+    "ahead": ahead_family,
+    "yielding": yielding_family,
 }
 
 

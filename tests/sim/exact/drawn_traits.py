@@ -44,6 +44,8 @@ def traits(scenario: Json, result: headway.Result) -> list[str]:
         f"belief {scenario.get('signals', {}).get('belief')}": True,
         "several routers": "routers" in scenario,
         "routers that exchange": scenario.get("routers", {}).get("sync_interval") is not None,
+        "asynchronous": scenario["cluster"].get("async_scheduling", False),
+        "hidden host work": scenario["cluster"].get("latency", {}).get("host", "0s") not in ("0s", "0ms", "auto"),
         f"scheduler {scenario['policies'].get('scheduler', {'name': 'fcfs'})['name']}": True,
     }
     if "adapters" in summary:
@@ -152,6 +154,11 @@ def shares(family: str) -> dict[str, float]:
         return dict.fromkeys((*COMMON, *beliefs), 0.05) | dict.fromkeys(others, 0.02)
     if family == "ranked":
         return dict.fromkeys((*COMMON, *rank_draws.SHOWN), 0.04)
+    if family == "ahead":
+        others = ("polled signals", "several routers", "offload", "transfer", "adapter loaded again", "swap")
+        return dict.fromkeys((*COMMON, "hidden host work"), 0.05) | dict.fromkeys(others, 0.005)
+    if family == "yielding":
+        return {"preemption": 0.3, **dict.fromkeys(COMMON, 0.03), "asynchronous": 0.2, "adapters": 0.2}
     if family == "living":
         return dict.fromkeys(life_draws.SHOWN, 0.0075)
     if family == "controlled":

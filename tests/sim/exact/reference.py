@@ -562,16 +562,20 @@ def route(policy: str | Sequence[int], row: int, inflight: list[int]) -> int:
 
 
 def open_loop(
-    requests: list[RequestTuple], adapters: Sequence[str | None] = (), patience: Sequence[int | None] = ()
+    requests: list[RequestTuple],
+    adapters: Sequence[str | None] = (),
+    patience: Sequence[int | None] = (),
+    limits: Sequence[int | None] = (),
 ) -> OpenLoop:
     """Requests known beforehand, in order of arrival; the row is the position in the list."""
     named = [*adapters, *[None] * (len(requests) - len(adapters))]
     waits = [*patience, *[None] * (len(requests) - len(patience))]
+    most = [*limits, *[None] * (len(requests) - len(limits))]
     found = []
     for row, (arrival, path, prompt, output) in enumerate(requests):
         until = waits[row]
         deadline = None if until is None else arrival + until
-        request = Request(row, arrival, prompt, path, adapter=named[row], deadline_ps=deadline)
+        request = Request(row, arrival, prompt, path, max_tokens=most[row], adapter=named[row], deadline_ps=deadline)
         found.append(Planned(request, output, hashing.key(hashing.OUTPUT, row)))
     return OpenLoop(iter(found))
 
@@ -606,21 +610,25 @@ def simulate(
     offload_level: float = 1.0,
     block_bytes: int = 0,
     patience: Sequence[int | None] = (),
+    limits: Sequence[int | None] = (),
+    ahead: bool = False,
 ) -> ReferenceRun:
     """Run until everything has drained, or up to and with the horizon. Requests are given beforehand, or by traffic."""
-    limits = (max_batch_tokens, max_batch_size, latency)
+    from reference_ahead import AheadInstance  # which builds on the instance above
+
+    kind = AheadInstance if ahead else Instance
+    sizes = (max_batch_tokens, max_batch_size, latency)
     if scheduler is None:
         scheduler = Fifo if tiers else Fcfs  # without stores below, order of entry is order of arrival
     engines = [
-        Instance(Cache(blocks, block_tokens, prefix_caching), *limits, scheduler(), slots, load)
-        for _ in range(instances)
+        kind(Cache(blocks, block_tokens, prefix_caching), *sizes, scheduler(), slots, load) for _ in range(instances)
     ]
     stores, links = build(instances, tiers)
     for index, engine in enumerate(engines):
         if tiers:
             keep = int(offload_level * blocks) if offload == "threshold" else blocks
             engine.lower = engine.cache.lower = Lower(index, stores[index], offload, keep, block_bytes)
-    traffic = open_loop(requests, adapters, patience) if traffic is None else traffic
+    traffic = open_loop(requests, adapters, patience, limits) if traffic is None else traffic
     jobs: list[Job] = []
     inflight = [0] * instances
     now = -1

@@ -72,6 +72,8 @@ class Scenario:
     offload_level: float = 1.0
     block_bytes: int = 0
     patience: tuple[int | None, ...] = ()  # of the requests' clients, in picoseconds
+    limits: tuple[int | None, ...] = ()  # max_tokens of the requests
+    ahead: bool = False  # whether the engine schedules asynchronously
 
 
 def latencies() -> SearchStrategy[LatencyModel]:
@@ -292,3 +294,18 @@ def tiered(draw: DrawFn, inner: SearchStrategy[Scenario]) -> Scenario:
         block_bytes=block_bytes,
         patience=patience,
     )
+
+
+@st.composite
+def ahead(draw: DrawFn, inner: SearchStrategy[Scenario]) -> Scenario:
+    """A scenario whose engines schedule asynchronously. Some clients limit their answers to what these have, and some
+    do not wait until the end."""
+    scenario = draw(inner)
+    grid = period(scenario.latency)
+    known = draw(st.sampled_from([0, 1, 2]))  # of two requests
+    limits = [output if draw(st.integers(1, 2)) <= known else None for _, _, _, output in scenario.requests]
+    patience: tuple[int | None, ...] = ()
+    if draw(st.booleans()):
+        waits = st.one_of(st.none(), st.integers(0, 60).map(grid.__mul__), st.integers(1, 50 * grid))
+        patience = tuple(draw(waits) for _ in scenario.requests)
+    return replace(scenario, ahead=True, limits=tuple(limits), patience=patience)

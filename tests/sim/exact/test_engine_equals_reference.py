@@ -21,7 +21,19 @@ from headway.workload.traffic import Traffic
 from reference import ReferenceRun, open_loop, simulate
 from searching import search, search_until, sized
 from session_plans import plan, traffic
-from strategies import Affine, Scenario, adapted, coincidences, latencies, period, scenarios, stopped, tiered, twins
+from strategies import (
+    Affine,
+    Scenario,
+    adapted,
+    ahead,
+    coincidences,
+    latencies,
+    period,
+    scenarios,
+    stopped,
+    tiered,
+    twins,
+)
 
 LATER = 10**17  # than anything that happens
 LEAPS = (True, False, "random-cuts")
@@ -139,7 +151,7 @@ def check(scenario: Scenario, sessions: list[dict[str, Any]] | None = None) -> R
 
     def come() -> Traffic:
         return (
-            open_loop(scenario.requests, scenario.adapters, scenario.patience)
+            open_loop(scenario.requests, scenario.adapters, scenario.patience, scenario.limits)
             if sessions is None
             else traffic(sessions)
         )
@@ -321,6 +333,8 @@ DRAWN = {
     "when arrivals and ends coincide": coincidences(),
     "on prompts computed twice": twins(),
     "when the clock stops": stopped(st.one_of(scenarios(), twins())),
+    "when steps are scheduled ahead": ahead(st.one_of(scenarios(), coincidences(), twins(), stopped(scenarios()))),
+    "when steps are scheduled ahead, with adapters": ahead(adapted(st.one_of(scenarios(), twins()))),
 }
 HAPPENED = ("stored", "loaded", "thrashed", "no room to load", "blocked", "all preempted")
 HARDLY = ("gave way", "load cancelled")

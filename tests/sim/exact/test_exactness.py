@@ -20,6 +20,7 @@ import session_plans
 from draw_sources import Scattered, fresh_numbers
 from drawn_policies import Hearing
 from drawn_scenarios import (
+    BASES,
     BELIEVING,
     FAMILIES,
     LOOKING,
@@ -111,9 +112,8 @@ def test_leaping_walking_and_cutting_give_the_same_bytes_on_fresh_scenarios(fami
 
 
 def check_priced(chosen: Iterable[int], folder: Path) -> None:
-    families = [name for name in FAMILIES if name not in ("reporting", "ranked")]
     for number in chosen:
-        scenario = scattered(families[number % len(families)], number, folder)
+        scenario = scattered(BASES[number % len(BASES)], number, folder)
         if "models" in scenario["workload"]:  # it names the models that the cluster serves
             continue
         scenario["cluster"] |= draw_priced(Scattered(number))

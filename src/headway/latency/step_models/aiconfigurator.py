@@ -88,6 +88,9 @@ class Aiconfigurator(Struct, eq=False):
     def scale(self, factor: Fraction) -> Aiconfigurator:
         return Aiconfigurator(self.source, self.parts.scale(factor), times(self.host_ps, factor))
 
+    def split_host(self) -> tuple[Aiconfigurator, int, int]:
+        return Aiconfigurator(self.source, self.parts, 0), self.host_ps, 0
+
     def doubts(self, tokens: int, sequences: int) -> str:
         basis = f"Step times are sums of kernel times measured one by one ({self.source.words()})"
         computed = "norms and the attention of chunks to past tokens"

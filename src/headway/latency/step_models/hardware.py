@@ -20,6 +20,7 @@ from headway.latency.base import FOREVER, Chunk, LatencyKind, LatencyModel, Run,
 from headway.latency.engines import ENGINE_NAME, engines
 from headway.latency.exact_numbers import AutoDuration, not_negative
 from headway.latency.gpus import Gpu, gpus, interconnect, read_gpu
+from headway.latency.graphs import AutoGraphSizes, padded
 from headway.latency.joint_steps import JointHardware
 from headway.latency.profiles import Profile, read_profile
 from headway.latency.shapes import ModelShape, read_model
@@ -62,6 +63,12 @@ class HardwareParameters(Struct):
     host_sequence_ps: Annotated[
         AutoDuration, "added to that for each sequence of the step; auto uses the engine's time", QUIET
     ] = "auto"
+    graph_sizes: Annotated[
+        AutoGraphSizes,
+        "numbers of tokens for which the engine has captured CUDA graphs, or the name of a list: vllm, none; a step "
+        "computes the next larger of these numbers. auto uses the list of the profile",
+        QUIET,
+    ] = "auto"
     expert_skew: Annotated[
         float,
         Unit("number, 0 to 4", _read_skew, float, form=SKEW),
@@ -87,8 +94,11 @@ class Hardware:
         host: tuple[int, int],  # picoseconds per step, and per sequence of the step
         reduce: AllReduce | None = None,  # None for a single GPU
         factor: Fraction = Fraction(1),
+        exposed_ps: int = 0,  # the part of `host` that asynchronous scheduling does not hide
+        graph_sizes: tuple[int, ...] = (),
     ) -> None:
         self.profile, self.part, self.host, self.reduce = profile, part, host, reduce
+        self.exposed_ps, self.graph_sizes = exposed_ps, graph_sizes
         self._factor, self._unscaled = factor, factor == 1
         gpu = profile.constants
         self._host = times(host[0], factor)
@@ -112,7 +122,17 @@ class Hardware:
         self._chunks: dict[int, tuple[int, int, int]] = {}
 
     def scale(self, factor: Fraction) -> Hardware:
-        return Hardware(self.profile, self.part, self.host, self.reduce, self._factor * factor)
+        return self._with(self.host, self._factor * factor)
+
+    def without_host(self) -> Hardware:
+        return self._with((0, 0), self._factor)
+
+    def split_host(self) -> tuple[Hardware, int, int]:
+        step, sequence = self.host
+        return self._with((self.exposed_ps, 0), self._factor), step - self.exposed_ps, sequence
+
+    def _with(self, host: tuple[int, int], factor: Fraction) -> Hardware:
+        return Hardware(self.profile, self.part, host, self.reduce, factor, self.exposed_ps, self.graph_sizes)
 
     def doubts(self, tokens: int, sequences: int = 0) -> str | None:
         outside = self.profile.outside(tokens, 0)
@@ -180,9 +200,10 @@ class Hardware:
 
     def token_ps(self, tokens: int) -> int:
         """Return the host time of a step plus the time of the work that depends only on the number of tokens."""
-        us = step_cost.tokens_us(self.profile.constants, self.part, tokens)
+        computed = padded(tokens, self.graph_sizes) if self.graph_sizes else tokens
+        us = step_cost.tokens_us(self.profile.constants, self.part, computed, computed - tokens)
         if self.reduce is not None:
-            single = self.reduce.time_us(tokens * self.part.reduced_bytes)
+            single = self.reduce.time_us(computed * self.part.reduced_bytes)
             us += REDUCES_PER_LAYER * self.part.layers * single * self.profile.all_reduce_times
         cost = max(1, self._host + self._ps(us))
         if len(self._tokens) < MAX_ENTRIES:
@@ -205,17 +226,19 @@ def _build(
         raise HeadwayError(f"{where}.profile: expected the name or the file of a profile, got {shown(keys.profile)}.")
     profile = read_profile(gpu.name if keys.profile == "auto" else keys.profile, gpu, f"{where}.profile")
     part = shard(model, tp, where, keys.expert_skew, dp, ep)
-    step, sequence = profile.host_ps, profile.host_sequence_ps
+    step, sequence, exposed = profile.host_ps, profile.host_sequence_ps, 0
     if keys.engine != "auto":
         engine = engines().find(keys.engine, "engine", f"{where}.engine", "set 'host' and 'host_sequence' instead")
-        step = engine.step_ps + (part.layers * engine.quantise_ps if part.eight_bits else 0)
+        quantise = part.layers * engine.quantise_ps if part.eight_bits else 0
+        step, exposed = engine.step_ps + quantise, engine.exposed_ps + quantise
         sequence = engine.sequence_ps
     if keys.host_ps != "auto":
-        step = keys.host_ps
+        step, exposed = keys.host_ps, 0
     if keys.host_sequence_ps != "auto":
         sequence = keys.host_sequence_ps
     reduce = all_reduce(interconnect(gpu, tp), tp) if tp > 1 else None
-    return Hardware(profile, part, (step, sequence), reduce)
+    sizes = profile.graph_sizes if keys.graph_sizes == "auto" else keys.graph_sizes
+    return Hardware(profile, part, (step, sequence), reduce, exposed_ps=exposed, graph_sizes=sizes)
 
 
 def _build_ranks(
@@ -244,7 +267,7 @@ class StepTimes:
     """The step times of a model on one or several GPUs, computed by the latency model `hardware`."""
 
     def __init__(self, hardware: Hardware, model: ModelShape) -> None:
-        self.hardware = Hardware(hardware.profile, hardware.part, (0, 0), hardware.reduce)
+        self.hardware = hardware.without_host()
         self.model = model
         self.host_ms = hardware.host[0] / PS_PER_MS  # host time of a step, added to the GPU's time
         self.host_sequence_ms = hardware.host[1] / PS_PER_MS  # and for each sequence

@@ -75,6 +75,9 @@ class StepTable:
         )
         return StepTable(decode, prefill, times(self.host_ps, factor))
 
+    def split_host(self) -> tuple[StepTable, int, int]:
+        return StepTable(self.decode, self.prefill), self.host_ps, 0
+
     def doubts(self, tokens: int, sequences: int) -> str | None:
         most, crowd = self._prefill.rows[-1], self._decode.rows[-1]
         if tokens <= most and sequences <= crowd:

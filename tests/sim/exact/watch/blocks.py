@@ -108,6 +108,12 @@ class Gpus(Part):
         cache, name = instance.cache, instance.view.id
         held: Content = {}
         private = 0
+        leaving = () if instance.ahead is None else instance.ahead.leaving
+        for job, keeps_blocks in leaving:  # has ended, and keeps its blocks while the next step is formed
+            if not keeps_blocks:
+                private += job.blocks - sum(end - start for _, start, end in job.holds)
+                for key, start, end in job.holds:
+                    held.setdefault(key, []).append((start, end))
         for job, seat in jobs:
             blocks = job.blocks
             if seat.place == "running" and job.ends_at_step >= 0:

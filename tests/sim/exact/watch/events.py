@@ -49,9 +49,10 @@ HOLDING = ("running", "loading", "ready", "handing")  # the places at which requ
 
 def seated(instance: Instance) -> tuple[tuple[str, Iterable[Job]], ...]:
     loader = instance.loader
+    unseen = () if instance.ahead is None else instance.ahead.unseen
     return (
         ("running", instance.batch.running),
-        ("waiting", instance.queue.waiting.values()),
+        ("waiting", [*instance.queue.waiting.values(), *(entry.job for entry in unseen)]),
         ("loading", loader.loading),
         ("ready", loader.ready),
         ("handing", instance.handing),

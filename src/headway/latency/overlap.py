@@ -1,0 +1,54 @@
+"""The step times of an engine that schedules asynchronously: the host prepares a step while the GPU computes the step
+before it. A step then takes as long as the GPU, or as long as the host if the host takes longer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from msgspec import Struct
+
+from headway.latency.base import Chunk, LatencyModel, Run, scale_model, times
+
+
+class Overlapped(Struct, eq=False):
+    gpu: LatencyModel  # the step times without the work of the host that can be hidden
+    step_ps: int  # work of the host for a step
+    sequence_ps: int  # work of the host for each sequence of the step
+    factor: Fraction = Fraction(1)
+
+    def scale(self, factor: Fraction) -> Overlapped:
+        return Overlapped(scale_model(self.gpu, factor), self.step_ps, self.sequence_ps, self.factor * factor)
+
+    def host_ps(self, decodes: int, chunks: Sequence[Chunk]) -> int:
+        host = self.step_ps + self.sequence_ps * (decodes + len(chunks))
+        return host if self.factor == 1 else times(host, self.factor)
+
+    def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
+        """Return the form of a run of steps. If the GPU's steps grow longer than the host's work, the run ends before
+        that step."""
+        first, increment, k_max = self.gpu.run(decodes, context, chunks)
+        host = self.host_ps(decodes, chunks)
+        if first >= host:
+            return first, increment, k_max
+        return host, 0, min(k_max, -((first - host) // increment)) if increment else k_max
+
+    def run_after_pause(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
+        """Return the form of a run whose steps begin after a pause of the GPU. Only its first step is one."""
+        first, increment, k_max = self.gpu.run(decodes, context, chunks)
+        return first + self.host_ps(decodes, chunks), increment, k_max
+
+    def doubts(self, tokens: int, sequences: int) -> str | None:
+        doubts: Any = getattr(self.gpu, "doubts", None)
+        sentence: str | None = None if doubts is None else doubts(tokens, sequences)
+        return sentence
+
+
+def overlap(model: LatencyModel) -> LatencyModel:
+    """Return the step times with asynchronous scheduling. A model without times of the host stays as it is."""
+    split = getattr(model, "split_host", None)
+    if split is None:
+        return model
+    gpu, step_ps, sequence_ps = split()
+    return Overlapped(gpu, step_ps, sequence_ps) if step_ps or sequence_ps else model
