@@ -16,10 +16,12 @@ from headway.config.section import read
 from headway.config.wording import cut, shown
 from headway.errors import HeadwayError
 from headway.latency import GpuSpec, LatencySpec, ModelSpec
+from headway.latency.verification import Verification
 from headway.policies import registry
 from headway.policies.policy_schema import policy_form
 from headway.scenario.kv_spec import Kv
 from headway.scenario.pd_spec import ROLES, Transfer, check_shared
+from headway.scenario.speculation_spec import Speculation
 from headway.types import Json
 
 MOST_INSTANCES: Final = 100_000
@@ -57,6 +59,9 @@ class Engines(Struct, frozen=True):
         Adapters | None, Doc("the adapter slots of an instance, below", default="all adapters are loaded"), QUIET
     ] = None
     latency: Annotated[LatencySpec, Doc("the model of step times", default="hardware", type="mapping")] = None
+    speculation: Annotated[
+        Speculation | None, Doc("speculative decoding, below", default="one token per step"), QUIET
+    ] = None
     architecture: Annotated[
         Literal["monolithic", "disaggregated"],
         "monolithic: each instance prefills and decodes; disaggregated: separate instances prefill, see below",
@@ -107,12 +112,28 @@ class Engines(Struct, frozen=True):
         section, place = self.latency_section(), f"{where}.latency"
         return latency.build(section, self.shape(where), self.card(where), self.tp, place)
 
+    def speculates(self) -> Speculation | None:
+        """Return the section `speculation` if it has an effect."""
+        return self.speculation if self.speculation is not None and self.speculation.tokens else None
+
+    def verification(self, where: str = "cluster") -> Verification | None:
+        """Return the step times of an engine that speculates. If it does not, return None."""
+        speculation = self.speculates()
+        if speculation is None:
+            return None
+        section, shape, card = self.latency_section(), self.shape(where), self.card(where)
+        model = latency.build(section, shape, card, self.tp, f"{where}.latency")
+        return speculation.verification(model, section, shape, card, self.tp, f"{where}.speculation")
+
     def kv_blocks(self, where: str = "cluster") -> int:
         """Return the number of KV blocks in the GPU memory of an instance."""
         if self.kv.gpu_blocks != "auto":
             return self.kv.gpu_blocks
         size, share = self.kv.block_tokens, self.kv.utilization
-        return latency.kv_blocks(self.shape(where), self.card(where), self.tp, size, share, f"{where}.kv")
+        shape, speculation = self.shape(where), self.speculates()
+        if speculation is not None:
+            shape = speculation.loaded(shape, f"{where}.speculation")
+        return latency.kv_blocks(shape, self.card(where), self.tp, size, share, f"{where}.kv")
 
     def halves(self, where: str = "cluster") -> dict[str, Engines]:
         """Return the prefill and decode pools of a disaggregated deployment by role. For a monolithic deployment,
@@ -137,6 +158,8 @@ class Engines(Struct, frozen=True):
         written["latency"] = latency.explicit(self.latency_section())
         if self.scaling is not None:
             written["scaling"] = registry.explicit("scaling", self.scaling, "cluster.scaling")
+        if self.speculates() is None:
+            written.pop("speculation", None)
         if self.adapters is not None:
             written["adapters"] = written.pop("adapters")  # move the key to the end of the mapping
         return written
@@ -286,6 +309,7 @@ def _check(pool: E, keys: Json, where: str) -> E:
     for place, part in parts.items():
         part.latency_model(place)
         part.kv_blocks(place)
+        _check_speculation(part, place)
     if not halves:
         return pool
     check_shared({role: half.kv for role, half in halves.items()}, where)
@@ -312,6 +336,16 @@ def _check_bounds(pool: Engines, where: str) -> None:
         )
     if pool.scaling is not None:
         registry.build("scaling", pool.scaling, f"{where}.scaling")
+
+
+def _check_speculation(pool: Engines, where: str) -> None:
+    speculation = pool.speculates()
+    if speculation is not None:
+        speculation.rates(f"{where}.speculation")
+        pool.verification(where)
+        if speculation.tokens >= pool.max_batch_tokens:
+            wrong = f"must be below max_batch_tokens ({pool.max_batch_tokens}), got {speculation.tokens}"
+            raise HeadwayError(f"{where}.speculation.tokens: {wrong}. A decode computes all its drafts in one step.")
 
 
 def _check_common(kv: Kv, common: Kv, where: str, right: str) -> None:

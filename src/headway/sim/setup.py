@@ -28,6 +28,15 @@ class TransferSetup(Struct, frozen=True):
         return self.spec.first_token == "prefill"
 
 
+class SpeculationSetup(Struct, frozen=True):
+    """Speculative decoding of an instance. The instance's latency model is a `Verification`."""
+
+    rates: dict[str, int]  # SLO class -> units of 1/64 token that a decode gains per step
+    rate: int  # the same for all other classes
+    width: int  # tokens that a decode computes per step
+    ahead: int  # tokens beyond its next one for which a decode needs blocks
+
+
 class EngineSetup(Struct):
     """One instance: its initial view, its latency model, and its properties."""
 
@@ -41,6 +50,7 @@ class EngineSetup(Struct):
     kv: Kv = Kv()
     block_bytes: int = 0
     transfer: TransferSetup | None = None  # set for prefill instances
+    speculation: SpeculationSetup | None = None
 
 
 class PoolSetup(Struct):
