@@ -272,10 +272,10 @@ class Room:
 
     def _hand_out(self, instance: Instance, at: int) -> None:
         """Deliver the tokens of an ended step to the sinks of their requests."""
-        steps, sinks = instance.batch.steps, self.sinks
-        for job in instance.batch.running:
+        batch, sinks = instance.batch, self.sinks
+        for job in batch.running:
             if job.ends_at_step >= 0 and (sink := sinks.get(job)) is not None:
-                sink.on_tokens(steps - job.decoding_from, at)
+                sink.on_tokens(batch.generated(job), at)
 
     def _settle(self, at: int) -> None:
         """Remove the requests that ended at time `at`, and begin the next steps."""

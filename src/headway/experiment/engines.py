@@ -6,8 +6,9 @@ from typing import Any, Final
 from headway.latency.shards import capacity_score
 from headway.scenario.cluster_spec import Cluster, Engines
 from headway.scenario.scenario import DEFAULT, Source, load_data, validate
+from headway.scenario.speculation_spec import DEFAULT_CLASS
 from headway.sim.front_end import engine_view
-from headway.sim.setup import ClusterSetup, EngineSetup, PoolSetup, TransferSetup
+from headway.sim.setup import ClusterSetup, EngineSetup, PoolSetup, SpeculationSetup, TransferSetup
 from headway.views.instance import InstanceView
 
 
@@ -23,6 +24,8 @@ def engines(cluster: Cluster) -> list[EngineSetup]:
                 if role == "prefill":
                     grain = deployment.transfer.grain_tokens(half.kv.block_tokens, half.max_batch_tokens)
                     engine.transfer = TransferSetup(deployment.transfer, half.shape().kv_bytes_per_token, grain)
+            if role != "prefill":  # a prefill instance never decodes
+                _speculate(equal, half)
             setups += equal
     return setups
 
@@ -80,6 +83,20 @@ def hide_ranks(setups: list[EngineSetup], dp: int, servers: int) -> None:
         leader = ranks[0]
         leader.target = engine_view([engine.view for engine in ranks], leader.view.id.removesuffix("-rank-0"))
         leader.servers = servers
+
+
+def _speculate(engines: list[EngineSetup], spec: Engines) -> None:
+    """Let the engines speculate, if their pool does. A step has budget for all drafts of its decodes, so they limit the
+    number of sequences."""
+    speculation, verification = spec.speculates(), spec.verification()
+    if speculation is None or verification is None:
+        return
+    rates, width = speculation.rates("cluster.speculation"), speculation.tokens + 1
+    ahead = speculation.ahead("cluster.speculation")
+    for engine in engines:
+        engine.latency = verification
+        engine.speculation = SpeculationSetup(rates, rates[DEFAULT_CLASS], width, ahead)
+        engine.view.max_batch_size = min(engine.view.max_batch_size, engine.view.max_batch_tokens // width)
 
 
 def pools(cluster: Cluster, build: Callable[[Any, str], Any]) -> list[PoolSetup]:

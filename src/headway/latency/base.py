@@ -34,10 +34,11 @@ StepShape = tuple[int, int, Sequence[Chunk]]  # decodes, context, chunks; no dec
 
 
 class LatencyModel(Protocol):
-    """A latency model. Three methods are optional. `scale(factor)` returns the model of an engine whose steps take
+    """A latency model. Four methods are optional. `scale(factor)` returns the model of an engine whose steps take
     `factor` times as long. `doubts(tokens, sequences)` returns a sentence for the user if a step of up to this many
     tokens and sequences can be outside the measured range. `split_host()` returns the model without the work of the
-    host, and this work in picoseconds: for each step, and for each sequence of the step."""
+    host, and this work in picoseconds: for each step, and for each sequence of the step. `verify(width)` returns a
+    `Verifier` of `verification.py`, which prices steps whose decodes compute several tokens each."""
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
         """Return (first, increment, k_max) of a run of steps, as the module docstring defines them. `first` and

@@ -106,6 +106,9 @@ def run_facts(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> list[t
         adapters = summary["adapters"]
         loads = f"{count(adapters['loads'])} loads, {number(adapters['load_s'])} s of step time"
         rows.append(("adapters", f"{count(adapters['requests'])} requests with an adapter, {loads}"))
+    if (speculation := summary.get("speculation")) is not None and speculation["drafted_tokens"]:
+        share, rate = percent(speculation["acceptance_rate"]), number(speculation["tokens_per_step"], 2)
+        rows.append(("speculation", f"{share} of drafts accepted, {rate} tokens per decode and step"))
     for name, tier in summary.get("tiers", {}).items():
         rows.append((f"{name} tier", _tier(name, tier)))
     if "loads" in summary:

@@ -102,6 +102,7 @@ def summarise(recorder: Recorder, instances: list[InstanceStats], facts: RunFact
         "policy_metrics": dict(facts.policy_metrics),
         **({"routers": {"count": len(facts.routers), "requests": facts.routers}} if facts.routers else {}),
         **_adapters(recorder, there),
+        **_speculation(there),
         **tiers(there, length_ps),
         **transfers(recorder, there, facts.warmup, length_ps),
         **({"scaling": scaling(recorder, instances, facts, good(sample), planned)} if facts.pools else {}),
@@ -153,6 +154,24 @@ def _adapters(recorder: Recorder, instances: list[InstanceStats]) -> Json:
     load_ps = sum(stats.adapter_load_ps for stats in instances)
     requests = len(recorder) - recorder.adapter.count(-1)
     return {"adapters": {"loads": sum(loads), "load_s": load_ps / PS_PER_SECOND, "requests": requests}}
+
+
+def _speculation(instances: list[InstanceStats]) -> Json:
+    """Return the section `speculation` of the whole run. If no instance speculates, return an empty dict."""
+    speculating = [stats for stats in instances if stats.decode_steps is not None]
+    if not speculating:
+        return {}
+    steps = sum(stats.decode_steps or 0 for stats in speculating)
+    drafted = sum(stats.drafted_tokens for stats in speculating)
+    accepted = sum(stats.accepted_tokens for stats in speculating)
+    return {
+        "speculation": {
+            "drafted_tokens": drafted,
+            "accepted_tokens": accepted,
+            "acceptance_rate": ratio(accepted, drafted),
+            "tokens_per_step": ratio(steps + accepted, steps),
+        }
+    }
 
 
 def _link(stats: InstanceStats, length_ps: int) -> Json:

@@ -231,6 +231,9 @@ class InstanceStats(Struct):
     usd_per_gpu_hour: float = 0.0
     adapter_loads: int | None = None  # number of adapter loads; None if the instance has no adapter slots
     adapter_load_ps: int = 0  # total time that steps spent on loading adapters
+    decode_steps: int | None = None  # steps of all decodes together; None if the instance does not speculate
+    drafted_tokens: int = 0  # drafts that decodes have verified
+    accepted_tokens: int = 0  # drafts that they have accepted, also beyond the last token of a request
     tiers: list[TierStats] = []
     load_waits_ps: list[int] = []  # duration of each load from the tiers below the GPU
     kv_samples: list[int] = []  # number of GPU blocks in use at multiples of `kv_interval_ps`, if there are tiers

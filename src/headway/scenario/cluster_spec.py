@@ -18,10 +18,12 @@ from headway.errors import HeadwayError
 from headway.latency import GpuSpec, LatencySpec, ModelSpec
 from headway.latency.engines import engine_schedules_ahead
 from headway.latency.overlap import overlap
+from headway.latency.verification import Verification
 from headway.policies import registry
 from headway.policies.policy_schema import policy_form
 from headway.scenario.kv_spec import Kv
 from headway.scenario.pd_spec import ROLES, Transfer, check_shared
+from headway.scenario.speculation_spec import Speculation
 from headway.types import Json
 
 MOST_INSTANCES: Final = 100_000
@@ -80,6 +82,9 @@ class Engines(Struct, frozen=True):
         "whether each step is scheduled while the step before it runs; auto follows `latency.engine`",
         QUIET,
     ] = "auto"
+    speculation: Annotated[
+        Speculation | None, Doc("speculative decoding, below", default="one token per step"), QUIET
+    ] = None
     architecture: Annotated[
         Literal["monolithic", "disaggregated"],
         "monolithic: each instance prefills and decodes; disaggregated: separate instances prefill, see below",
@@ -135,14 +140,32 @@ class Engines(Struct, frozen=True):
         """Return whether the engine schedules asynchronously."""
         if self.async_scheduling != "auto":
             return self.async_scheduling
+        if self.speculates() is not None:
+            return False
         return engine_schedules_ahead(self.latency_section().get("engine", "auto"))
+
+    def speculates(self) -> Speculation | None:
+        """Return the section `speculation` if it has an effect."""
+        return self.speculation if self.speculation is not None and self.speculation.tokens else None
+
+    def verification(self, where: str = "cluster") -> Verification | None:
+        """Return the step times of an engine that speculates. If it does not, return None."""
+        speculation = self.speculates()
+        if speculation is None:
+            return None
+        section, shape, card = self.latency_section(), self.shape(where), self.card(where)
+        model = latency.build(section, shape, card, self.tp, f"{where}.latency")
+        return speculation.verification(model, section, shape, card, self.tp, f"{where}.speculation")
 
     def kv_blocks(self, where: str = "cluster") -> int:
         """Return the number of KV blocks in the GPU memory of an instance, or of each of its data-parallel ranks."""
         if self.kv.gpu_blocks != "auto":
             return self.kv.gpu_blocks
         size, share = self.kv.block_tokens, self.kv.utilization
-        return latency.kv_blocks(self.shape(where), self.card(where), self.tp, size, share, f"{where}.kv", self.dp)
+        shape, speculation = self.shape(where), self.speculates()
+        if speculation is not None:
+            shape = speculation.loaded(shape, f"{where}.speculation")
+        return latency.kv_blocks(shape, self.card(where), self.tp, size, share, f"{where}.kv", self.dp)
 
     def halves(self, where: str = "cluster") -> dict[str, Engines]:
         """Return the prefill and decode pools of a disaggregated deployment by role. For a monolithic deployment,
@@ -167,6 +190,8 @@ class Engines(Struct, frozen=True):
         written["latency"] = latency.explicit(self.latency_section())
         if self.scaling is not None:
             written["scaling"] = registry.explicit("scaling", self.scaling, "cluster.scaling")
+        if self.speculates() is None:
+            written.pop("speculation", None)
         if self.adapters is not None:
             written["adapters"] = written.pop("adapters")  # move the key to the end of the mapping
         return written
@@ -326,6 +351,7 @@ def _check(pool: E, keys: Json, where: str) -> E:
         _check_ranks(part, place, bool(halves))
         part.latency_model(place)
         part.kv_blocks(place)
+        _check_speculation(part, place)
     if not halves:
         return pool
     check_shared({role: half.kv for role, half in halves.items()}, where)
@@ -367,6 +393,22 @@ def _check_ranks(pool: Engines, where: str, split: bool) -> None:
         raise HeadwayError(f"{where}.dp: {wrong}; set dp: 1 and more instances, or use 'architecture: monolithic'.")
     if pool.bounds()[1] * pool.dp > MOST_INSTANCES:
         raise HeadwayError(f"{where}: may have at most {MOST_INSTANCES:,} ranks, got {pool.bounds()[1] * pool.dp:,}.")
+
+
+def _check_speculation(pool: Engines, where: str) -> None:
+    speculation = pool.speculates()
+    if speculation is not None:
+        speculation.rates(f"{where}.speculation")
+        pool.verification(where)
+        if pool.async_scheduling is True:
+            wrong = "is not simulated together with speculation"
+            raise HeadwayError(f"{where}.async_scheduling: {wrong}; use auto or false, or remove 'speculation'.")
+        if pool.dp > 1 and pool.shape(where).experts:
+            wrong = "is not simulated for data-parallel ranks that step in lockstep"
+            raise HeadwayError(f"{where}.speculation: {wrong}; remove it, or set dp: 1.")
+        if speculation.tokens >= pool.max_batch_tokens:
+            wrong = f"must be below max_batch_tokens ({pool.max_batch_tokens}), got {speculation.tokens}"
+            raise HeadwayError(f"{where}.speculation.tokens: {wrong}. A decode computes all its drafts in one step.")
 
 
 def _check_common(kv: Kv, common: Kv, where: str, right: str) -> None:

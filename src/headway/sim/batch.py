@@ -1,17 +1,34 @@
-"""The batch of an instance: its running requests, and the decoding set, whose requests generate one token per step."""
+"""The batch of an instance: its running requests, and the decoding set, whose requests generate one token per step.
 
+`SpeculativeBatch` has decodes that generate more than one token per step.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
 from heapq import heapify, heappush
+from typing import TYPE_CHECKING
 
 from headway.sim.job import Job
+
+if TYPE_CHECKING:
+    from headway.sim.lanes import Lanes
 
 
 class Batch:
     __slots__ = (
-        "block_tokens", "context", "counted", "decodes", "ending", "entered", "partial", "phases", "running", "steps",
+        "ahead", "block_steps", "block_tokens", "context", "counted", "decodes", "ending", "entered",
+        "growth", "lanes", "partial", "phases", "running", "steps", "width",
     )  # fmt: skip
+
+    block_steps: int | Fraction  # a decode needs at most `steps // block_steps + 1` new blocks in `steps` steps
 
     def __init__(self, block_tokens: int) -> None:
         self.block_tokens = block_tokens
+        self.block_steps = block_tokens
+        self.width = 1  # number of tokens that a decode computes in a step
+        self.ahead = 0  # number of tokens beyond its next one for which a decode needs blocks
+        self.lanes: Lanes | None = None  # set if decodes generate more than one token per step
         self.running: dict[Job, Job] = {}  # running requests in order of entry
         self.entered = 0  # number of entries into the batch so far
         self.partial: Job | None = None  # the request whose prefill is unfinished, if there is one
@@ -20,6 +37,7 @@ class Batch:
         self.decodes = 0  # number of decodes
         self.counted = 0  # number of decodes that count in the statistics
         self.context = 0  # sum of the context lengths of all decodes, in tokens
+        self.growth = 0  # tokens by which that sum grows per step
         # Number of decodes that need a new block at a step, by step modulo the block size.
         # The list has two copies of these numbers, so that consecutive steps are always one slice.
         self.phases = [0] * (2 * block_tokens)
@@ -36,6 +54,7 @@ class Batch:
         job.decoding_from = steps - job.generated
         end = job.ends_at_step = job.decoding_from + job.output_tokens
         self.decodes += 1
+        self.growth += 1
         self.counted += job.counted
         self.context += job.known + 1
         phase = (steps - job.known) % size
@@ -52,6 +71,7 @@ class Batch:
         computed = job.computed = job.request.prompt_tokens + job.generated - 1
         job.blocks = -(-computed // size)
         self.decodes -= 1
+        self.growth -= 1
         self.counted -= job.counted
         self.context -= computed + 1
         phase = (steps - computed) % size
@@ -69,3 +89,23 @@ class Batch:
         size = self.block_tokens
         phase = begun % size
         return self.decodes * (steps // size) + sum(self.phases[phase : phase + steps % size])
+
+    def next_blocks(self, job: Job) -> int:
+        """Return how many new blocks a decode needs in the next step."""
+        return int((job.request.prompt_tokens + self.steps - job.decoding_from - 1) % self.block_tokens == 0)
+
+    def held_blocks(self, job: Job, begun: int) -> int:
+        """Return how many blocks a decode has. `begun` says how many steps have begun but not ended: none or one."""
+        tokens = job.request.prompt_tokens + self.steps - job.decoding_from - 1 + begun
+        return -(-tokens // self.block_tokens)
+
+    def generated(self, job: Job) -> int:
+        """Return how many tokens a decode has generated."""
+        return self.steps - job.decoding_from
+
+    def count_drafts(self, job: Job) -> None:
+        """Count the drafts of a decode that stops. There are none."""
+
+    def generated_before(self, job: Job) -> int:
+        """Return how many tokens a request that has just stopped decoding had generated before the last step."""
+        return job.generated - 1

@@ -153,6 +153,8 @@ class Dispatcher:
         size = self.block_tokens
         instance = target = self.instances[index]
         tokens = request.prompt_tokens + job.output_tokens - 1
+        if job.output_tokens > 1:
+            tokens += target.batch.ahead
         if losses is not None:
             losses.on_sent(now, job, flight, index)
         prefill = flight.prefill  # read after `on_sent`: None if the decode instance computes the prefill itself

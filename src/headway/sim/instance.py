@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from headway.results.recorder import InstanceStats, Recorder
 from headway.sim import ahead as async_steps
 from headway.sim.adapters import Adapters
-from headway.sim.batch import Batch
 from headway.sim.engine_logs import ENTRY, BatchLog, EqualSteps, GapLog, take_back
 from headway.sim.engine_queue import EngineQueue
 from headway.sim.job import Job
 from headway.sim.kv_cache import KvCache, Stretch
+from headway.sim.lanes import new_batch, priced
 from headway.sim.leap import Run
 from headway.sim.link import Links
 from headway.sim.loader import Loader
@@ -77,7 +77,7 @@ class Instance:
         slots = view.adapter_slots
         self.adapters = None if slots is None else Adapters(slots, engine.adapter_load_ps)
         self.queue = EngineQueue(scheduler, view.id)
-        self.batch = Batch(block_tokens)
+        self.batch = new_batch(block_tokens, engine.speculation, self.cache, self.stats)
         self.run = run
         self.blocks = RunBlocks(view, self.cache, self.batch, self.run, caching)
         loads = tiers is not None or view.role == "decode"
@@ -100,7 +100,8 @@ class Instance:
         # Set if each step is scheduled while the step before it runs.
         self.ahead = async_steps.Ahead(self.scheduler) if engine.schedules_ahead else None
         self.release = self.scheduler.release if self.ahead is None else self.ahead.release
-        self.planner = RunPlanner(self.run, self.batch, self.blocks, self.adapters, engine.latency, walks, cuts)
+        latency = priced(engine.latency, self.batch)
+        self.planner = RunPlanner(self.run, self.batch, self.blocks, self.adapters, latency, walks, cuts)
         self.expiring: list[Job] = []  # running requests whose clients have given up during the current run of steps
         self.handing: dict[Job, None] = {}  # requests in handover whose prompts this instance has computed
         # Requests with a first token, an end or a handover at this instant. All instances share the three lists.
@@ -179,13 +180,13 @@ class Instance:
         run.end = -1
         cache.now = now
         steps = batch.steps = batch.steps + length
-        if decodes := batch.decodes:
-            batch.context += decodes * length
+        if batch.decodes:
+            batch.context += batch.growth * length
             if self.scheduler.resuming:
                 self.log_resumed()
             else:
                 self.log(ENTRY(run.first, run.increment, length, batch.counted))
-        if batch.partial is not None and length > 1 and (decodes or cache.stores is not None):
+        if batch.partial is not None and length > 1 and (batch.decodes or cache.stores is not None):
             blocks.offer_steps(length - 1)  # cache the blocks of all steps but the last one, whose blocks follow below
         if self.expiring:
             self.drop_decodes()
@@ -302,17 +303,19 @@ class Instance:
         step are wasted."""
         for job in self.expiring:
             if job.ends_at_step >= 0:
-                self.drop(job, wasted=1)
+                self.drop(job, wasted=True)
         self.expiring.clear()
 
-    def drop(self, job: Job, wasted: int = 0) -> None:
-        """End a running request before its last token. Its generated tokens count, except the `wasted` ones."""
+    def drop(self, job: Job, wasted: bool = False) -> None:
+        """End a running request before its last token. Its generated tokens count; if `wasted` is set, those of the
+        step that has just ended do not."""
         batch = self.batch
         if job.ends_at_step >= 0:
             self.scheduler.stop_decoding(job)
             batch.forget_end(job)
             self.gaps.close(job, 0)
-            job.generated -= wasted
+            if wasted:
+                job.generated = batch.generated_before(job)
         elif job is batch.partial:
             batch.partial = None
         self.release(job)

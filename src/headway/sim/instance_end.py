@@ -119,7 +119,8 @@ def stop_instance(instance: Instance, now: int) -> None:
             instance.count_prefill(job, job.computed + want * (begun - 1))
     for job in [*batch.running, *loader.loading, *loader.ready, *instance.queue.waiting.values()]:
         if job.ends_at_step >= 0:
-            job.generated = batch.steps - job.decoding_from
+            job.generated = batch.generated(job)
+            batch.count_drafts(job)
             instance.gaps.close(job, now)
         instance.recorder.output_tokens[job.row] = job.generated
         instance.stats.output_tokens += job.generated
@@ -136,8 +137,7 @@ def check_instance(instance: Instance) -> None:
     for job in batch.running:
         blocks = job.blocks
         if job.ends_at_step >= 0:
-            tokens = job.request.prompt_tokens + batch.steps - job.decoding_from - 1 + begun
-            blocks = -(-tokens // instance.size)
+            blocks = batch.held_blocks(job, begun)
         private += blocks - sum(end - start for _, start, end in job.holds)
     for job in [*loader.loading, *loader.ready, *instance.handing]:
         private += job.blocks - sum(end - start for _, start, end in job.holds)

@@ -24,9 +24,11 @@ class Job:
         "chunk",
         "computed",
         "counted",
+        "decodes_from",
         "decoding_from",
         "ends_at_step",
         "expired",
+        "fraction",
         "gaps",
         "generated",
         "handover",
@@ -36,10 +38,12 @@ class Job:
         "log_from",
         "lost",
         "order",
+        "origin",
         "output_key",
         "output_tokens",
         "pipelined",
         "prefilled",
+        "rate",
         "request",
         "resumes",
         "row",
@@ -59,6 +63,10 @@ class Job:
     # The next two fields are set when the request begins to decode.
     decoding_from: int  # step count of the instance minus the number of tokens that the request has generated
     log_from: int  # position in the instance's gap log at which the request's gaps begin
+    # The next three fields are set when the request begins to decode at an instance that speculates (see `lanes`).
+    rate: int
+    origin: int  # position of the request at the instance's step 0
+    decodes_from: int  # step count of the instance when the request began to decode
     # Time of the latest token. Set if the request stops decoding early, or if another instance has computed its prompt.
     last_token_ps: int
 
@@ -83,6 +91,7 @@ class Job:
         self.swapped = 0  # number of blocks that are swapped out to a store below the GPU
         self.prefilled = 0  # number of prompt tokens that were computed or cached at least once
         self.generated = 0  # number of generated tokens, as of the last scheduling change
+        self.fraction = 0  # units of 1/64 token that an instance that speculates has generated in addition
         self.gaps: list[tuple[array[int], int, int]] = []  # (log, start, end) of each range with gaps of the request
         self.holds: list[Hold] = []  # ranges of the request's blocks whose content is in the prefix cache
         self.order = 0  # sequence number of the request's last entry into the batch; 0 before the first entry

@@ -30,6 +30,7 @@ class KvUse:
         "first",
         "held",
         "increment",
+        "lanes",
         "length",
         "own",
         "phases",
@@ -53,6 +54,7 @@ class KvUse:
             self.decodes = batch.decodes
             self.size = batch.block_tokens
             self.phases = batch.phases
+            self.lanes = batch.lanes
             self.chunk = 0
             if batch.partial is not None and run.length > 1 and not blocks.reserves:
                 job, self.chunk = run.chunks[0]
@@ -70,8 +72,11 @@ class KvUse:
             return self.held
         low, high = (begun, counted) if begun < counted else (counted, begun)
         size, steps = self.size, high - low
-        phase = (self.steps + low) % size
-        count = self.decodes * (steps // size) + sum(self.phases[phase : phase + steps % size])
+        if self.lanes is not None:
+            count = self.lanes.blocks(self.steps + low, steps)
+        else:
+            phase = (self.steps + low) % size
+            count = self.decodes * (steps // size) + sum(self.phases[phase : phase + steps % size])
         used = self.held + count if begun > counted else self.held - count
         if self.chunk:
             used += -(-(self.computed + self.chunk * begun) // size) - self.own
@@ -95,6 +100,8 @@ class Moment:
             self.kv = KvUse(instance)
             if self.kv.length:
                 self.kv.phases = self.kv.phases[:]  # a copy, because the instance changes its own list
+                if self.kv.lanes is not None:
+                    self.kv.lanes = self.kv.lanes.copy()
 
 
 class History:

@@ -19,7 +19,7 @@ from headway.sim.instance import Instance
 from headway.sim.kv_events import KvEvents
 from headway.sim.polling import History
 from headway.sim.recent_values import BusyWindow, HitRate, MoveRate, Ticks
-from headway.sim.run_blocks import report_kv
+from headway.sim.run_blocks import report_kv, report_lanes
 from headway.sim.setup import ClusterSetup
 from headway.sim.tiers import Tiers
 from headway.types import PS_PER_SECOND
@@ -39,7 +39,8 @@ class Signals:
         decides = [name for policy in policies for name in entry_of(policy).reported]
         reads = decides + [name for policy in scalers for name in entry_of(policy).reported]
         self.instances = instances
-        self.blocks = [instance.blocks for instance in instances]
+        self.blocks = [instance.blocks for instance in instances if instance.batch.lanes is None]
+        self.lanes = [instance.blocks for instance in instances if instance.batch.lanes is not None]
         self.views = [instance.view for instance in instances]  # the views to which the values are written
         self.board = self.views  # the views of the first router, or those that several routers copy
         self.engines: list[EngineView] = []  # the engines that the router sees in the place of their ranks
@@ -83,6 +84,8 @@ class Signals:
             self.kv_events.tell(now)
         if self.kv:
             report_kv(self.blocks, now)
+            if self.lanes:
+                report_lanes(self.lanes, now)
         if self.tiers:
             for tiers, index in self.tiers:
                 self.show_tiers(self.views[index], tiers, now, now + 1, None)

@@ -66,9 +66,7 @@ class RunBlocks:
         before, batch = self.taken_steps, self.batch
         if steps > before:
             self.taken_steps = steps
-            size, more = self.size, steps - before
-            phase = (batch.steps + before) % size
-            count = batch.decodes * (more // size) + sum(self.phases[phase : phase + more % size])
+            count = batch.decode_blocks(batch.steps + before, steps - before)
             own = 0
             partial = batch.partial
             if partial is not None:
@@ -86,12 +84,12 @@ class RunBlocks:
     def take_dated(self, first_step: int, steps: int, own: int) -> None:
         """Allocate blocks step by step, so that each eviction is logged with the time of the step that causes it. `own`
         is the number of blocks of the unfinished prefill before these steps."""
-        cache, run, size, ended = self.cache, self.run, self.size, self.batch.steps
+        cache, run, batch = self.cache, self.run, self.batch
         cache.now = run.boundary(first_step)
         length = run.first + run.increment * first_step
         for step in range(first_step, steps):
-            count = self.phases[(ended + step) % size]
-            if self.batch.partial is not None:
+            count = batch.decode_blocks(batch.steps + step, 1)
+            if batch.partial is not None:
                 blocks = self.chunk_blocks(step + 1)
                 count += blocks - own
                 own = blocks
@@ -113,7 +111,7 @@ class RunBlocks:
         """Allocate the blocks of the current run's steps that began before time `before`, if this may evict content."""
         run, batch, cache = self.run, self.batch, self.cache
         if before > run.start and (left := run.length - self.taken_steps):
-            most = batch.decodes * (left // self.size + 1)
+            most = batch.decodes * (left // batch.block_steps + 1)
             if batch.partial is not None:
                 most += self.view.max_batch_tokens * left  # each token needs at most one new block
             if cache.held + cache.idle + most > cache.total:
@@ -246,3 +244,20 @@ def report_kv(each: Sequence[RunBlocks], at: int) -> None:
         blocks.looked = looked + count
         blocks.reported_to = since
         blocks.next_step = step
+
+
+def report_lanes(each: Sequence[RunBlocks], at: int) -> None:
+    """Do the same for instances that speculate, from the formula of their runs."""
+    for blocks in each:
+        run, batch = blocks.run, blocks.batch
+        if run.end < 0 or run.length == 1 or at <= run.start:
+            continue
+        begun, counted = run.count_begun(at), blocks.taken_steps
+        used = blocks.cache.held
+        if begun > counted:
+            used += batch.decode_blocks(batch.steps + counted, begun - counted)
+        else:
+            used -= batch.decode_blocks(batch.steps + begun, counted - begun)
+        if batch.partial is not None:
+            used += blocks.chunk_blocks(begun) - batch.partial.blocks
+        blocks.view.kv_used = used

@@ -96,7 +96,7 @@ class RunPlanner:
         elif steps > 1:
             if decodes and (left := batch.ending[0][0] - batch.steps) < steps:
                 steps = left
-            if chunks or decodes * (steps // blocks.size + 1) > cache.total - cache.held:
+            if chunks or decodes * (steps // batch.block_steps + 1) > cache.total - cache.held:
                 steps = blocks.affordable(steps)
             if self.paced_until < NEVER:  # a step keeps the factor that is valid at its start
                 steps = min(steps, steps_begun(first, increment, self.paced_until - now))

@@ -28,6 +28,15 @@ class TransferSetup(Struct, frozen=True):
         return self.spec.first_token == "prefill"
 
 
+class SpeculationSetup(Struct, frozen=True):
+    """Speculative decoding of an instance. The instance's latency model is a `Verification`."""
+
+    rates: dict[str, int]  # SLO class -> units of 1/64 token that a decode gains per step
+    rate: int  # the same for all other classes
+    width: int  # tokens that a decode computes per step
+    ahead: int  # tokens beyond its next one for which a decode needs blocks
+
+
 class EngineSetup(Struct):
     """One instance: its initial view, its latency model, and its properties."""
 
@@ -49,6 +58,7 @@ class EngineSetup(Struct):
     target: InstanceView | None = None
     servers: int = 0  # for the first rank of such an engine: number of its API servers
     schedules_ahead: bool = False  # whether each step is scheduled while the step before it runs
+    speculation: SpeculationSetup | None = None
 
 
 class PoolSetup(Struct):

@@ -87,7 +87,7 @@ class StepScheduler:
         yielding = self.yields is not None and bool(self.waiting) and make_way(self, self.yields)
         if batch.partial is not None:
             once = self.schedule_partial(batch.partial)
-        elif batch.running and (need := batch.phases[batch.steps % self.size]):
+        elif batch.running and (need := batch.decode_blocks(batch.steps, 1)):
             if need <= cache.total - cache.held:
                 cache.take(need)
             else:
@@ -142,11 +142,11 @@ class StepScheduler:
         prefill continues after the step, no other request may enter. Return whether a request was preempted."""
         cache, batch, reserves = self.cache, self.batch, self.blocks.reserves
         left = job.known - job.computed
-        want = min(left, self.max_batch_tokens - batch.decodes, job.chunk)
+        want = min(left, self.max_batch_tokens - batch.decodes * batch.width, job.chunk)
         short = False
         if batch.decodes or not reserves:  # otherwise the prefill already has all its blocks
             blocks = job.blocks if reserves else -(-(job.computed + want) // self.size)
-            need = batch.phases[batch.steps % self.size] + blocks - job.blocks
+            need = batch.decode_blocks(batch.steps, 1) + blocks - job.blocks
             short = need > cache.total - cache.held
             if short:
                 self.make_room(blocks)
@@ -161,15 +161,12 @@ class StepScheduler:
     def make_room(self, partial_blocks: int) -> None:
         """Allocate blocks request by request in the scheduler's order. While there are too few blocks, preempt the last
         request in this order."""
-        cache, batch, size = self.cache, self.batch, self.size
+        cache, batch = self.cache, self.batch
         order = self.queue.sort(batch.running)
         served = 0
         while served < len(order):
             job = order[served]
-            if job is batch.partial:
-                need = partial_blocks - job.blocks
-            else:
-                need = int((job.request.prompt_tokens + batch.steps - job.decoding_from - 1) % size == 0)
+            need = partial_blocks - job.blocks if job is batch.partial else batch.next_blocks(job)
             while need > cache.total - cache.held:
                 victim = order.pop()
                 self.preempt(victim)
@@ -236,7 +233,7 @@ class StepScheduler:
         this if a prefill continues after the step. Return whether the first request that still waits may enter at the
         next step even if no event happens in between."""
         batch, loader, queue = self.batch, self.loader, self.queue
-        budget = self.max_batch_tokens - batch.decodes
+        budget = self.max_batch_tokens - batch.decodes * batch.width
         if self.run.chunks:
             budget -= self.run.chunks[0][1]
         self.limit = TOKENS
@@ -365,12 +362,18 @@ class StepScheduler:
     def admit_ready(self, budget: int) -> int:
         """Admit requests whose blocks have been loaded, before all other requests. Return the tokens left in the step,
         or 0 if no other request may enter."""
-        cache, adapters = self.cache, self.adapters
+        cache, batch, adapters = self.cache, self.batch, self.adapters
         ready, reserves = self.loader.ready, self.blocks.reserves
         while ready and budget > 0:
             job = ready[0]
-            want = 1 if job.resumes else min(job.known - job.computed, budget, job.chunk)
-            need = -(-(job.known if reserves else job.computed + want) // self.size) - job.blocks
+            if job.resumes:
+                want, tokens = batch.width, job.known + 1 + batch.ahead
+                if want > budget:
+                    return 0
+            else:
+                want = min(job.known - job.computed, budget, job.chunk)
+                tokens = job.known if reserves else job.computed + want
+            need = -(-tokens // self.size) - job.blocks
             if len(self.batch.running) >= self.max_batch_size:
                 self.limit = SLOTS
                 return 0

@@ -56,12 +56,15 @@ def engine(
     scenario: Scenario, leap: bool | str, come: Traffic, routing: Any = None, trace: str = "minimal"
 ) -> Simulation:
     """The scenario, run; the requests are what comes."""
+    drafts, most = scenario.speculation, scenario.max_batch_size
+    if drafts is not None:
+        most = drafts.sequences(most, scenario.max_batch_tokens)
     views = [
         InstanceView(
             index,
             f"instance-{index}",
             kv_blocks=scenario.blocks,
-            max_batch_size=scenario.max_batch_size,
+            max_batch_size=most,
             max_batch_tokens=scenario.max_batch_tokens,
             adapter_slots=scenario.slots,
         )
@@ -71,11 +74,12 @@ def engine(
         engines=[
             EngineSetup(
                 view,
-                scenario.latency,
+                scenario.latency if drafts is None else drafts.verification(scenario.latency),
                 adapter_load_ps=scenario.load,
                 kv=drawn_kv(scenario.tiers, scenario.offload, scenario.offload_level),
                 block_bytes=scenario.block_bytes,
                 schedules_ahead=scenario.ahead,
+                speculation=None if drafts is None else drafts.setup(),
             )
             for view in views
         ],

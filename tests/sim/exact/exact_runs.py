@@ -201,7 +201,8 @@ CHECKS = (watched, swept, unwatched)
 
 def check_sums(scenario: Json, result: headway.Result) -> None:
     columns = result.requests
-    assert result.summary()["latency"]["itl"]["mean"] == mean_gap(columns, scenario["warmup"])
+    if "speculation" not in result.summary():  # otherwise several tokens may come at once
+        assert result.summary()["latency"]["itl"]["mean"] == mean_gap(columns, scenario["warmup"])
     for source in scenario.get("sessions", ()):
         chains = all(session["after"] is None for session in source["sessions"])
         if source["users"] is not None and chains:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from drawn_speculation import DrawnSpeculation, Priced
 from drawn_tier import DrawnTier
 from headway import hashing
 from headway.latency.base import LatencyModel
@@ -53,6 +54,7 @@ class Job:
     preemptions: int = 0
     prefilled: int = 0  # prompt tokens found cached or computed, so far
     token_times: list[int] = field(default_factory=list)
+    rest: int = 0  # 64ths of a token that its steps have brought beyond whole tokens
     computed: int = 0
     decoding: bool = False  # its prefill (or recomputation) ended in an earlier step
     blocks: list[Block] = field(default_factory=list)
@@ -200,7 +202,10 @@ class Instance:
         scheduler: Fcfs,
         slots: int | None = None,
         load: int = 0,
+        speculation: DrawnSpeculation | None = None,
     ) -> None:
+        self.speculation = speculation
+        self.drafted = self.accepted = 0
         self.slots = slots  # for adapters; None: all are there
         self.load = load
         self.adapters: list[str] = []  # loaded, the one whose last request entered longest ago first
@@ -231,7 +236,8 @@ class Instance:
         self.seen = Counter[str]()  # what came about
 
     def fits(self, job: Job) -> bool:
-        return self.cache.ceil(job.prompt + job.output - 1) <= len(self.cache.all)
+        ahead = 0 if self.speculation is None or job.output == 1 else self.speculation.ahead
+        return self.cache.ceil(job.prompt + job.output - 1 + ahead) <= len(self.cache.all)
 
     def comes(self, job: Job, now: int) -> None:
         self.waiting.append(job)
@@ -257,6 +263,8 @@ class Instance:
         assert sum(entry.want for entry in self.step) <= self.max_batch_tokens
         decodes = [entry.job for entry in self.step if entry.is_decode]
         context = sum(job.known for job in decodes)
+        if self.speculation is not None:  # in 64ths
+            context = sum(64 * job.known + job.rest for job in decodes)
         chunks = [(entry.want, entry.job.computed) for entry in self.step if not entry.is_decode]
         duration = self.latency.run(len(decodes), context, chunks)[0] + self.loads_now * self.load
         assert duration >= 1
@@ -271,11 +279,16 @@ class Instance:
         wants: dict[int, int] = {}
         for job in sorted(self.running, key=lambda job: not job.decoding):
             wants[job.row] = min(self.chunk(job), budget)
+            if job.decoding and self.speculation is not None:  # its next token and the drafts after it
+                wants[job.row] = 1 + self.speculation.tokens
+                assert wants[job.row] <= budget
             assert wants[job.row] > 0, "whoever runs gets on"
             budget -= wants[job.row]
         for job in self.scheduler.in_order(self.running):
             want = wants[job.row]
-            missing = self.cache.ceil(job.computed + want) - len(job.blocks)
+            ahead = self.speculation.ahead if job.decoding and self.speculation is not None else 0
+            tokens = job.known + ahead if ahead else job.computed + want
+            missing = max(0, self.cache.ceil(tokens) - len(job.blocks))
             while missing > self.cache.free() and job in self.running:
                 self.preempt(self.scheduler.in_order(self.running)[-1])
                 preempted = True
@@ -475,8 +488,10 @@ class Instance:
         finished = []
         self.busy += now - self.began
         self.steps += 1
+        gained = {entry.job.row: self.gain(entry) for entry in self.step}
         for entry in self.step:
-            entry.job.computed += entry.want
+            tokens = gained[entry.job.row]
+            entry.job.computed += tokens if entry.is_decode else entry.want
         for job in self.gave_up:
             if job.decoding:
                 finished.append(self.drop(job, now))
@@ -493,13 +508,13 @@ class Instance:
             if job in self.gave_up:
                 finished.append(self.drop(job, now))
                 continue
-            if job.computed == job.known:
+            if entry.is_decode or job.computed == job.known:
                 if not entry.is_decode:
                     self.refused = None
                 if not entry.is_decode and self.lower is not None and self.lower.eager:
                     self.cache.copy_down(job)
                     self.stirred = True
-                job.token_times.append(now)
+                job.token_times += [now] * gained[job.row]
                 job.decoding = True
                 if job.generated == job.output:
                     self.end_job(job, "completed", now)
@@ -512,6 +527,17 @@ class Instance:
         self.gave_up = []
         self.cache.check()
         return finished
+
+    def gain(self, entry: Scheduled) -> int:
+        """The tokens that a step brings: the next one, and the drafts that are accepted. More than the request wants
+        are dropped."""
+        job = entry.job
+        if self.speculation is None or not entry.is_decode:
+            return 1
+        tokens, job.rest = divmod(job.rest + self.speculation.rate, 64)
+        self.drafted += self.speculation.tokens
+        self.accepted += tokens - 1
+        return min(tokens, job.output - job.generated)
 
     def drop(self, job: Job, now: int) -> Job:
         """It ends with the step that its client did not wait for, without that step's token."""
@@ -533,6 +559,8 @@ class InstanceResult:
     kept_waiting: int
     stores: list[Store]
     seen: Counter[str]
+    drafted: int
+    accepted: int
 
 
 @dataclass
@@ -542,12 +570,13 @@ class ReferenceRun:
     warmup: int
 
     def gaps(self) -> list[int]:
-        """The gaps between successive tokens of one request, over all completed requests that count, sorted."""
+        """The gaps between successive tokens of one request, over all completed requests that count, sorted. Tokens
+        that come in the same step come as one."""
         found = []
         for job in self.rows[self.warmup :]:
             if job.outcome != "completed":
                 continue
-            for earlier, later in pairwise(job.token_times):
+            for earlier, later in pairwise(dict.fromkeys(job.token_times)):
                 found.append(later - earlier)
         return sorted(found)
 
@@ -612,16 +641,21 @@ def simulate(
     patience: Sequence[int | None] = (),
     limits: Sequence[int | None] = (),
     ahead: bool = False,
+    speculation: DrawnSpeculation | None = None,
 ) -> ReferenceRun:
     """Run until everything has drained, or up to and with the horizon. Requests are given beforehand, or by traffic."""
     from reference_ahead import AheadInstance  # which builds on the instance above
 
+    if speculation is not None:
+        max_batch_size = speculation.sequences(max_batch_size, max_batch_tokens)
+        latency = Priced(latency, speculation)
     kind = AheadInstance if ahead else Instance
     sizes = (max_batch_tokens, max_batch_size, latency)
     if scheduler is None:
         scheduler = Fifo if tiers else Fcfs  # without stores below, order of entry is order of arrival
     engines = [
-        kind(Cache(blocks, block_tokens, prefix_caching), *sizes, scheduler(), slots, load) for _ in range(instances)
+        kind(Cache(blocks, block_tokens, prefix_caching), *sizes, scheduler(), slots, load, speculation)
+        for _ in range(instances)
     ]
     stores, links = build(instances, tiers)
     for index, engine in enumerate(engines):
@@ -690,5 +724,6 @@ def simulate(
             assert horizon is not None
             busy += horizon - engine.began
         figures = (engine.steps, engine.prefill_tokens, engine.cache.evicted, engine.peak, engine.loads)
-        results.append(InstanceResult(routed, busy, *figures, engine.kept_waiting, stores[index], engine.seen))
+        drafts = (engine.drafted, engine.accepted)
+        results.append(InstanceResult(routed, busy, *figures, engine.kept_waiting, stores[index], engine.seen, *drafts))
     return ReferenceRun(jobs, results, warmup)

@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
+from drawn_speculation import DrawnSpeculation
 from drawn_tier import DrawnTier
 from headway import hashing
 from headway.latency.base import FOREVER, Chunk, LatencyModel, Run
 from headway.latency.step_models.fixed import Fixed
+from headway.latency.verification import AffineVerifier
 from headway.types import Path
 
 MAX_PROMPT = 80
@@ -28,6 +30,9 @@ class Affine:
     c: int = 0
     d: int = 0
     k_max: int = FOREVER
+
+    def verify(self, width: int) -> AffineVerifier:
+        return AffineVerifier(self, width, self.d)  # a unit costs as much as a token, lest it cost nothing
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
         first = self.step + self.c * decodes + self.d * context
@@ -74,6 +79,7 @@ class Scenario:
     patience: tuple[int | None, ...] = ()  # of the requests' clients, in picoseconds
     limits: tuple[int | None, ...] = ()  # max_tokens of the requests
     ahead: bool = False  # whether the engine schedules asynchronously
+    speculation: DrawnSpeculation | None = None
 
 
 def latencies() -> SearchStrategy[LatencyModel]:
@@ -258,6 +264,23 @@ def adapted(draw: DrawFn, inner: SearchStrategy[Scenario]) -> Scenario:
         adapters=tuple(draw(st.sampled_from(names)) for _ in scenario.requests),
         slots=draw(st.sampled_from([1, 1, 2, 2, 3])),
         load=draw(st.sampled_from([0, 1, 7, period(scenario.latency)])),
+    )
+
+
+@st.composite
+def speculating(draw: DrawFn, inner: SearchStrategy[Scenario]) -> Scenario:
+    """A scenario whose decodes verify drafts, of which they accept none, all, or some. Budget and blocks are larger by
+    what the drafts need."""
+    scenario = draw(inner)
+    tokens = draw(st.sampled_from([1, 1, 2, 3, 5, 8]))
+    rate = draw(st.one_of(st.integers(64, 64 * (tokens + 1)), st.sampled_from([64, 96, 64 + 64 * tokens])))
+    ahead = tokens * draw(st.sampled_from([1, 1, 2]))
+    budget = max(scenario.max_batch_tokens, tokens + 1)
+    return replace(
+        scenario,
+        max_batch_tokens=draw(st.sampled_from([budget, budget, budget * (tokens + 1)])),
+        blocks=scenario.blocks + draw(st.sampled_from([0, 1, 2])) * -(-ahead // scenario.block_tokens),
+        speculation=DrawnSpeculation(tokens, rate, ahead, draw(st.sampled_from([0, 0, 1, 7]))),
     )
 
 

@@ -30,6 +30,7 @@ from strategies import (
     latencies,
     period,
     scenarios,
+    speculating,
     stopped,
     tiered,
     twins,
@@ -65,6 +66,8 @@ def found(recorder: Recorder, stats: list[InstanceStats]) -> dict[str, Any]:
         "evicted_blocks": [one.evicted_blocks for one in stats],
         "peak_kv_blocks": [one.peak_kv_blocks for one in stats],
         "adapter loads": [one.adapter_loads or 0 for one in stats],
+        "drafted": [one.drafted_tokens for one in stats],
+        "accepted": [one.accepted_tokens for one in stats],
         "preemptions by instance": [one.preemptions for one in stats],
         "output tokens by instance": [one.output_tokens for one in stats],
         "cached tokens by instance": [one.cached_tokens for one in stats],
@@ -140,6 +143,8 @@ def expected(run: ReferenceRun) -> dict[str, Any]:
         "evicted_blocks": [one.evicted_blocks for one in run.instances],
         "peak_kv_blocks": [one.peak_blocks for one in run.instances],
         "adapter loads": [one.loads for one in run.instances],
+        "drafted": [one.drafted for one in run.instances],
+        "accepted": [one.accepted for one in run.instances],
         "preemptions by instance": by_instance([job.preemptions for job in rows]),
         "output tokens by instance": by_instance([job.generated for job in rows]),
         "cached tokens by instance": by_instance([job.cached_tokens for job in rows]),
@@ -375,6 +380,27 @@ def test_the_engine_gives_what_the_reference_gives_with_stores_below_the_gpu(exa
 
     wanted = HAPPENED if examples == FEW else (*HAPPENED, *HARDLY)
     search_until(examples, check_stores, wanted, tiered(STORED))
+
+
+@sized(quick=FEW, full=300)
+def test_the_engine_gives_what_the_reference_gives_with_speculation(examples: int) -> None:
+    def check_speculating(scenario: Scenario) -> list[str]:
+        done = check(scenario)
+        instances = done.instances
+        shown = {
+            "accepted": any(0 < one.accepted < one.drafted for one in instances),
+            "all accepted": any(0 < one.accepted == one.drafted for one in instances),
+            "none accepted": any(one.accepted == 0 < one.drafted for one in instances),
+            "preempted": any(job.preemptions for job in done.rows),
+            "evicted": any(one.evicted_blocks for one in instances),
+            "gave up": any(job.outcome == "timed_out" for job in done.rows),
+            "cut off": any(job.outcome == "in_flight" for job in done.rows),
+        }
+        return [name for name, holds in shown.items() if holds]
+
+    drawn = speculating(st.one_of(scenarios(), twins(), stopped(scenarios()), tiered(STORED), adapted(twins())))
+    wanted = ("accepted", "all accepted", "none accepted", "preempted", "evicted", "gave up", "cut off")
+    search_until(examples, check_speculating, wanted, drawn)
 
 
 @st.composite

@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from headway.latency.base import FOREVER, Chunk, LatencyKind, Run, times
 from headway.latency.exact_numbers import TokenTime
+from headway.latency.verification import AffineVerifier
 
 
 class Fixed(Struct, eq=False):
@@ -23,6 +24,9 @@ class Fixed(Struct, eq=False):
 
     def scale(self, factor: Fraction) -> Fixed:
         return Fixed(times(self.prefill_ps, factor, 1), times(self.decode_ps, factor, 1))
+
+    def verify(self, width: int) -> AffineVerifier:
+        return AffineVerifier(self, width, 0)
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
         if not chunks:

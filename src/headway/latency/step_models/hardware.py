@@ -26,6 +26,7 @@ from headway.latency.profiles import Profile, read_profile
 from headway.latency.shapes import ModelShape, read_model
 from headway.latency.shards import Shard, shard
 from headway.latency.tables import SPELLED
+from headway.latency.verification import UNITS
 
 REDUCES_PER_LAYER: Final = 2  # one after attention, and one after the feed-forward layer or the experts
 MAX_ENTRIES: Final = 1 << 16  # maximum number of cached costs, because a policy's estimator may ask for many counts
@@ -152,6 +153,9 @@ class Hardware:
             f"{self.profile.name} was not measured with {join_words(present)}: times are computed." if present else None
         )
 
+    def verify(self, width: int) -> HardwareVerifier:
+        return HardwareVerifier(self, width)
+
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
         if not chunks:
             try:
@@ -192,11 +196,13 @@ class Hardware:
         gpu, part = self.profile.constants, self.part
         for count in range(len(self._decode), most + 1):
             self._decodes.append(self._ps(step_cost.decodes_us(gpu, part, count)))
-            host = times(self.host[1] * count, self._factor)
-            self._sequences.append(host + self._ps(step_cost.sequences_us(gpu, part, count)))
+            self._sequences.append(self._host_of(count) + self._ps(step_cost.sequences_us(gpu, part, count)))
             base = self._decodes[count] + self._sequences[count] + self.token_ps(count)
             self._decode.append((base, self._kv * count))
         return self._decode[most]
+
+    def _host_of(self, sequences: int) -> int:
+        return times(self.host[1] * sequences, self._factor)
 
     def token_ps(self, tokens: int) -> int:
         """Return the host time of a step plus the time of the work that depends only on the number of tokens."""
@@ -217,6 +223,43 @@ class Hardware:
         if len(self._chunks) < MAX_ENTRIES:
             self._chunks[tokens] = costs
         return costs
+
+
+class HardwareVerifier:
+    """The times of steps whose decodes compute `width` tokens each. All work on tokens, and the logits, count every
+    token. A decode reads its context once for all its tokens, unless it takes longer to compute their attention. Host
+    time and the constants of attention count each decode once."""
+
+    def __init__(self, hardware: Hardware, width: int) -> None:
+        self.hardware, self.width = hardware, width
+        gpu, part = hardware.profile.constants, hardware.part
+        computing = width * step_cost.pair_us(gpu, part)
+        self._kv = hardware._ps(max(step_cost.context_us(gpu, part), computing) / UNITS)
+        self._mixed_kv = hardware._ps(max(step_cost.mixed_context_us(gpu, part), computing) / UNITS)
+
+    def run(self, decodes: int, context: int, growth: int, chunks: Sequence[Chunk]) -> Run:
+        hardware = self.hardware
+        tokens = decodes * self.width
+        rows, sequences = tokens + len(chunks), decodes + len(chunks)
+        if rows >= len(hardware._decode):
+            hardware._extend(rows)
+        increment = past = longest = 0
+        first = hardware._decodes[decodes] + hardware._sequences[rows]
+        first -= hardware._host_of(rows) - hardware._host_of(sequences)
+        for length, before in chunks:
+            base, slope, rise = hardware._chunks.get(length) or hardware._chunk(length)
+            first += base + slope * before
+            increment += rise
+            tokens += length
+            past |= before
+            longest = max(longest, length)
+        first += hardware._tokens.get(tokens) or hardware.token_ps(tokens)
+        kv = self._kv
+        if chunks:
+            kv = self._mixed_kv
+            first += hardware._mixed[decodes > 0][past > 0]
+            first += decodes * (hardware._beside + hardware._beside_row * longest)
+        return first + kv * context, increment + kv * growth, FOREVER if past or not chunks else 1
 
 
 def _build(

@@ -12,6 +12,7 @@ from headway.config.keys import INTERNAL
 from headway.latency.base import FOREVER, Chunk, LatencyKind, Run, times
 from headway.latency.chunk_costs import ChunkCosts
 from headway.latency.exact_numbers import FineDuration, PartDuration, StepDuration
+from headway.latency.verification import UNITS, AffineVerifier
 
 
 class Linear(Struct, eq=False):
@@ -41,6 +42,9 @@ class Linear(Struct, eq=False):
             times(self.context_token_ps, factor),
             times(self.chunk_ps, factor),
         )
+
+    def verify(self, width: int) -> AffineVerifier:
+        return AffineVerifier(self, width, round(Fraction(self.context_token_ps, UNITS)))
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
         per_context = self.context_token_ps

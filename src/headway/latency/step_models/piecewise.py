@@ -14,6 +14,7 @@ from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.latency.base import FOREVER, Chunk, LatencyKind, Run, times
 from headway.latency.exact_numbers import COUNT, TokenRate, TokenTime, count
+from headway.latency.verification import AffineVerifier
 from headway.types import PS_PER_SECOND
 
 
@@ -51,6 +52,9 @@ class Piecewise(Struct, eq=False):
         """Return the exact throughput of a decoding batch in tokens per second."""
         growth = (self.saturated_tokens_per_s - self.decode_tokens_per_s) / (self.saturation_batch - 1)
         return self.decode_tokens_per_s + growth * (min(batch, self.saturation_batch) - 1)
+
+    def verify(self, width: int) -> AffineVerifier:
+        return AffineVerifier(self, width, 0)
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
         try:

@@ -16,6 +16,6 @@ def attach(simulation: Simulation) -> Watcher:
     if simulation.capacity is not None:  # what is lost with an instance is not counted as the other parts count
         return Watcher(simulation, [Lives(simulation)])
     tokens = Tokens(simulation)
-    gpus = Gpus(simulation, tokens.generated)
+    gpus = Gpus(simulation, tokens.generated, tokens.positions)
     parts = [Ownership(simulation), tokens, gpus, Stores(simulation), Links(simulation), Times(simulation)]
     return Watcher(simulation, parts)

@@ -10,6 +10,7 @@ from headway.sim.simulation import Simulation
 from headway.sim.tier import Tier
 from headway.sim.tiers import Tiers
 from watch.events import HOLDING, Content, Event, Part, Range, Seat, Seats, demand, layers, overlap, without
+from watch.speculation import Positions
 
 
 def cached(instance: Instance) -> Content:
@@ -49,8 +50,9 @@ def wanted(job: Job, start: int, end: int) -> list[tuple[int, Range]]:
 class Gpus(Part):
     """Held, idle and empty blocks are all that a GPU has, and each is counted once, however many share it."""
 
-    def __init__(self, simulation: Simulation, tokens: dict[int, int]) -> None:
+    def __init__(self, simulation: Simulation, tokens: dict[int, int], positions: Positions) -> None:
         super().__init__(simulation)
+        self.positions = positions
         self.tokens = tokens  # generated so far, by request, as the watch over tokens counts them
         self.totals = [engine.view.kv_blocks for engine in simulation.setup.engines]
         self.stopped: dict[int, int] = {}  # steps of its run that each instance has begun by the horizon
@@ -88,7 +90,9 @@ class Gpus(Part):
         taken = instance.blocks.taken_steps if instance.run.end >= 0 else 0
         if place == "running":
             if job.ends_at_step >= 0:
-                tokens = job.request.prompt_tokens + self.tokens[job.row] - 1 + taken
+                tokens = self.positions.held(seat.index, job, taken)
+                if tokens is None:
+                    tokens = job.request.prompt_tokens + self.tokens[job.row] - 1 + taken
             elif instance.blocks.reserves:
                 tokens = job.known
             else:

@@ -10,6 +10,7 @@ from headway.sim.instance import Instance
 from headway.sim.job import Job
 from headway.sim.simulation import Simulation
 from watch.events import Event, Part, Seat, demand
+from watch.speculation import Positions
 
 
 class Tokens(Part):
@@ -19,6 +20,7 @@ class Tokens(Part):
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
         self.generated: defaultdict[int, int] = defaultdict(int)  # by request
+        self.positions = Positions(simulation, self.generated)
         self.known: defaultdict[int, int] = defaultdict(int)  # tokens of its prompt that were found or computed
         self.found: dict[int, int] = {}  # of these, found when its turn first came
         self.loaded: dict[int, int] = {}  # of these, in stores below the GPU
@@ -48,12 +50,13 @@ class Tokens(Part):
         """So many steps of a run have ended; `whole`: all of them."""
         for job in instance.batch.running:
             if job.ends_at_step >= 0:  # what a step brings for a client that has given up is wasted
-                self.generated[job.row] += count - (job.expired and whole)
+                self.positions.steps(instance, job, count, count - (job.expired and whole))
         for job, want in instance.run.chunks:
             end = job.computed + want * count
             self.compute(instance, job, job.computed, end)
             if end >= job.known and not job.expired and (job.handover is None or job.handover.transfer.first_token):
                 self.generated[job.row] += 1
+                self.positions.begin(job)
 
     def compute(self, instance: Instance, job: Job, start: int, end: int) -> None:
         row, prompt = job.row, job.request.prompt_tokens

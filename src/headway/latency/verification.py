@@ -1,0 +1,98 @@
+"""The times of steps with speculative decoding: each decode computes its next token and verifies several drafts.
+
+A decode gains more than one token per step, on average a rate that need not be a whole number. So that step times still
+grow by a constant number of picoseconds, contexts are counted in units of 1/64 token, and a unit costs a whole number
+of picoseconds. Hence the cost of a token of context is rounded to a multiple of 64 ps: by at most 32 ps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Final, Protocol
+
+from msgspec import Struct
+
+from headway.latency.base import FOREVER, Chunk, LatencyModel, Run, scale_model, times
+
+UNITS: Final = 64  # units of a token
+
+
+class Verifier(Protocol):
+    """The times of steps whose decodes compute several tokens each."""
+
+    def run(self, decodes: int, context: int, growth: int, chunks: Sequence[Chunk]) -> Run:
+        """Return (first, increment, k_max) of a run of steps, as `LatencyModel.run` does. The contexts of the decodes
+        sum to `context` units, and the sum grows by `growth` units per step."""
+        ...
+
+
+class AffineVerifier(Struct, eq=False):
+    """A decode that computes `width` tokens counts as `width` decodes that read one context together. A unit of context
+    takes `unit_ps`."""
+
+    model: LatencyModel
+    width: int
+    unit_ps: int
+
+    def run(self, decodes: int, context: int, growth: int, chunks: Sequence[Chunk]) -> Run:
+        first, _, steps = self.model.run(decodes * self.width, 0, chunks)
+        increment = self.model.run(0, 0, chunks)[1] if chunks else 0
+        return first + self.unit_ps * context, increment + self.unit_ps * growth, steps
+
+
+class WalkedVerifier(Struct, eq=False):
+    """The same for a model without the method `verify`, whose times may not be affine in the context: each run is one
+    step long."""
+
+    model: LatencyModel
+    width: int
+
+    def run(self, decodes: int, context: int, growth: int, chunks: Sequence[Chunk]) -> Run:
+        return self.model.run(decodes * self.width, context // UNITS, chunks)[0], 0, 1
+
+
+def verifier(model: LatencyModel, width: int) -> Verifier:
+    make: Callable[[int], Verifier] | None = getattr(model, "verify", None)
+    return WalkedVerifier(model, width) if make is None else make(width)
+
+
+class Verification:
+    """The step times of an engine that verifies `tokens` drafts per decode and step.
+
+    A draft model first computes all tokens of the step, as the target does. For each further draft, it computes one
+    token of each decode. In addition, a step with decodes takes `draft_ps`.
+    """
+
+    def __init__(self, model: LatencyModel, tokens: int, draft: LatencyModel | None = None, draft_ps: int = 0) -> None:
+        self.model, self.tokens, self.draft, self.draft_ps = model, tokens, draft, draft_ps
+        models = [model] if draft is None else [model, draft]
+        self._passes = [verifier(each, tokens + 1) for each in models]
+        self._again = None if draft is None or tokens < 2 else verifier(draft, 1)
+
+    def scale(self, factor: Fraction) -> Verification:
+        draft = None if self.draft is None else scale_model(self.draft, factor)
+        return Verification(scale_model(self.model, factor), self.tokens, draft, times(self.draft_ps, factor))
+
+    def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
+        """Return the times as a latency model does, with the context in tokens. The context grows by one token per
+        decode and step."""
+        return self.steps(decodes, context * UNITS, decodes * UNITS, chunks)
+
+    def steps(self, decodes: int, context: int, growth: int, chunks: Sequence[Chunk]) -> Run:
+        """Return the times as a `Verifier` does."""
+        total = increment = 0
+        k_max = FOREVER
+        for each in self._passes:
+            first, rise, steps = each.run(decodes, context, growth, chunks)
+            total += first
+            increment += rise
+            k_max = min(k_max, steps)
+        if decodes:
+            total += self.draft_ps
+            if self._again is not None:
+                first, rise, steps = self._again.run(decodes, context, growth, ())
+                total += (self.tokens - 1) * first
+                increment += (self.tokens - 1) * rise
+                k_max = min(k_max, steps)
+        return total, increment, k_max
