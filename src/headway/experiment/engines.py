@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from headway.latency import KvLayout
 from headway.latency.shards import capacity_score
 from headway.scenario.cluster_spec import Cluster, Engines
 from headway.scenario.scenario import DEFAULT, Source, load_data, validate
+from headway.sim.grouped_cache import KvGroups
 from headway.sim.setup import ClusterSetup, EngineSetup, PoolSetup, TransferSetup
 from headway.views.instance import InstanceView
 
@@ -29,6 +31,9 @@ def engines(cluster: Cluster) -> list[EngineSetup]:
 def _equal(spec: Engines, ids: list[str], first: int, pool: str, serves: tuple[str, ...]) -> list[EngineSetup]:
     shape, card, blocks, model = spec.shape(), spec.card(), spec.kv_blocks(), spec.latency_model()
     capacity = capacity_score(shape, card, spec.tp)
+    groups = _groups(spec.kv_layout(), blocks)
+    if groups is not None:
+        blocks = groups.blocks
     setups = [
         EngineSetup(
             InstanceView(
@@ -53,12 +58,19 @@ def _equal(spec: Engines, ids: list[str], first: int, pool: str, serves: tuple[s
             adapter_load_ps=0 if spec.adapters is None else spec.adapters.load_time_ps,
             kv=spec.kv,
             block_bytes=shape.kv_bytes_per_token * spec.kv.block_tokens,
+            groups=groups,
         )
         for index in range(first, first + spec.bounds()[1])
     ]
     for engine in setups[spec.instances :]:  # instances that the autoscaler may start
         engine.view.state = "stopped"
     return setups
+
+
+def _groups(layout: KvLayout | None, pages: int) -> KvGroups | None:
+    if layout is None:
+        return None
+    return KvGroups(pages, layout.full, layout.windows, layout.window, layout.states)
 
 
 def pools(cluster: Cluster, build: Callable[[Any, str], Any]) -> list[PoolSetup]:

@@ -18,6 +18,7 @@ from headway.sim.adapters import Adapters
 from headway.sim.batch import Batch
 from headway.sim.engine_logs import ENTRY, BatchLog, EqualSteps, GapLog, take_back
 from headway.sim.engine_queue import EngineQueue
+from headway.sim.grouped_cache import GroupedCache
 from headway.sim.job import Job
 from headway.sim.kv_cache import KvCache, Stretch
 from headway.sim.leap import Run
@@ -32,6 +33,7 @@ from headway.sim.setup import EngineSetup
 from headway.sim.step_scheduler import StepScheduler
 from headway.sim.tier import Tier
 from headway.sim.tiers import Tiers
+from headway.sim.windows import WindowedBatch, WindowedBlocks, WindowedLatency, Windows
 from headway.types import NEVER, Hints
 from headway.views.instance import InstanceView
 
@@ -67,14 +69,22 @@ class Instance:
         self.size = block_tokens
         self.transfer = engine.transfer
         self.stats = new_stats(view, engine)
-        self.cache = new_cache(view, engine)
+        groups = engine.groups
+        if groups is not None and groups.states:
+            caching = False  # an engine keeps no states for later requests
+        self.cache = new_cache(view, engine, block_tokens, caching)
         self.tiers = None if tiers is None else Tiers(self.cache, tiers, links, engine, recorder)
         slots = view.adapter_slots
         self.adapters = None if slots is None else Adapters(slots, engine.adapter_load_ps)
         self.queue = EngineQueue(scheduler, view.id)
-        self.batch = Batch(block_tokens)
+        self.batch = new_batch(self.cache, block_tokens)
         self.run = Run()
-        self.blocks = RunBlocks(view, self.cache, self.batch, self.run, caching)
+        windows = None
+        if isinstance(self.batch, WindowedBatch) and self.batch.window:
+            windows = Windows(self.batch, self.run)
+            self.blocks: RunBlocks = WindowedBlocks(view, windows, caching)
+        else:
+            self.blocks = RunBlocks(view, self.cache, self.batch, self.run, caching)
         loads = tiers is not None or view.role == "decode"
         self.loader = Loader(view.index, self.blocks, links, self.tiers, loads)
         self.gaps = GapLog()
@@ -91,8 +101,10 @@ class Instance:
             self.gaps,
             whole_prompts=engine.kv.entry == "prompt",
             gated=slots is not None or (engine.transfer is not None and engine.transfer.spec.max_incoming is not None),
+            windows=windows,
         )
-        self.planner = RunPlanner(self.run, self.batch, self.blocks, self.adapters, engine.latency, walks, cuts)
+        latency = engine.latency if windows is None else WindowedLatency(engine.latency, windows.batch)
+        self.planner = RunPlanner(self.run, self.batch, self.blocks, self.adapters, latency, walks, cuts)
         self.expiring: list[Job] = []  # running requests whose clients have given up during the current run of steps
         self.handing: dict[Job, None] = {}  # requests in handover whose prompts this instance has computed
         # Requests with a first token, an end or a handover at this instant. All instances share the three lists.
@@ -446,7 +458,13 @@ def new_stats(view: InstanceView, engine: EngineSetup) -> InstanceStats:
     return stats
 
 
-def new_cache(view: InstanceView, engine: EngineSetup) -> KvCache:
+def new_batch(cache: KvCache, block_tokens: int) -> Batch:
+    return WindowedBatch(block_tokens, cache) if isinstance(cache, GroupedCache) else Batch(block_tokens)
+
+
+def new_cache(view: InstanceView, engine: EngineSetup, block_tokens: int, caching: bool) -> KvCache:
+    if engine.groups is not None:
+        return GroupedCache(engine.groups, block_tokens, caching, view.max_batch_tokens)
     if engine.kv.eviction == "lru":
         return KvCache(view.kv_blocks)
     return RankedCache(view.kv_blocks, engine.kv.eviction == "lfu")

@@ -129,7 +129,8 @@ def check_instance(instance: Instance) -> None:
         if job.ends_at_step >= 0:
             tokens = job.request.prompt_tokens + batch.steps - job.decoding_from - 1 + begun
             blocks = -(-tokens // instance.size)
-        private += blocks - sum(end - start for _, start, end in job.holds)
+        instance.batch.note_released(job)
+        private += instance.cache.pages_of(blocks, job.released) - sum(end - start for _, start, end in job.holds)
     for job in [*loader.loading, *loader.ready, *instance.handing]:
         private += job.blocks - sum(end - start for _, start, end in job.holds)
     instance.cache.check(private)

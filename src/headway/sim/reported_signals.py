@@ -20,6 +20,7 @@ from headway.sim.polling import History
 from headway.sim.recent_values import BusyWindow, HitRate, MoveRate, Ticks
 from headway.sim.run_blocks import report_kv
 from headway.sim.tiers import Tiers
+from headway.sim.windows import WindowedBlocks
 from headway.types import PS_PER_SECOND
 from headway.views.instance import REPORTED, SIGNALS, InstanceView
 
@@ -37,7 +38,8 @@ class Signals:
         decides = [name for policy in policies for name in entry_of(policy).reported]
         reads = decides + [name for policy in scalers for name in entry_of(policy).reported]
         self.instances = instances
-        self.blocks = [instance.blocks for instance in instances]
+        self.windowed = [each.blocks for each in instances if isinstance(each.blocks, WindowedBlocks)]
+        self.blocks = [each.blocks for each in instances if not isinstance(each.blocks, WindowedBlocks)]
         self.views = [instance.view for instance in instances]  # the views to which the values are written
         self.kv = "kv_used" in reads
         self.power = "busy" in reads or "watts" in reads
@@ -68,6 +70,8 @@ class Signals:
             self.kv_events.tell(now)
         if self.kv:
             report_kv(self.blocks, now)
+            for blocks in self.windowed:
+                blocks.report(now)
         if self.tiers:
             for tiers, index in self.tiers:
                 self.show_tiers(self.views[index], tiers, now, now + 1, None)

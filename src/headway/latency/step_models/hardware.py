@@ -22,7 +22,7 @@ from headway.latency.exact_numbers import AutoDuration, not_negative
 from headway.latency.gpus import Gpu, gpus, interconnect, read_gpu
 from headway.latency.profiles import Profile, read_profile
 from headway.latency.shapes import ModelShape, read_model
-from headway.latency.shards import Shard, shard
+from headway.latency.shards import Shard, shard, window_shard
 from headway.latency.tables import SPELLED
 
 REDUCES_PER_LAYER: Final = 2  # one after attention, and one after the feed-forward layer or the experts
@@ -111,7 +111,7 @@ class Hardware:
         self._chunks: dict[int, tuple[int, int, int]] = {}
 
     def scale(self, factor: Fraction) -> Hardware:
-        return Hardware(self.profile, self.part, self.host, self.reduce, self._factor * factor)
+        return type(self)(self.profile, self.part, self.host, self.reduce, self._factor * factor)
 
     def doubts(self, tokens: int, sequences: int = 0) -> str | None:
         outside = self.profile.outside(tokens, 0)
@@ -197,6 +197,50 @@ class Hardware:
         return costs
 
 
+class WindowedHardware(Hardware):
+    """The step times of a model some of whose layers have sliding windows. In these layers, a decode reads at most the
+    window, and a token of a chunk attends to at most the window. `run_windows` is told the sum of the contexts that
+    decodes have in such layers; `run` assumes that all decodes have the same context."""
+
+    def __init__(self, profile: Profile, part: Shard, host: tuple[int, int], *further: Any) -> None:
+        super().__init__(profile, part, host, *further)
+        gpu, near = profile.constants, window_shard(part)
+        self.window = part.window
+        self._near = self._ps(step_cost.context_us(gpu, near))
+        self._mixed_near = self._ps(step_cost.mixed_context_us(gpu, near))
+        self._pair_ps = step_cost.pair_us(gpu, near)
+        self._near_part = near
+        self._near_past: dict[int, int] = {}
+
+    def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
+        near = min(context, decodes * self.window)
+        return self.run_windows(decodes, context, near, 0, chunks)[0], 0, 1
+
+    def run_windows(self, decodes: int, context: int, near: int, growing: int, chunks: Sequence[Chunk]) -> Run:
+        """Return the times of a run as `run` does. `near` is the sum of min(context, window) over the decodes, and
+        `growing` is the number of decodes whose context is shorter than the window."""
+        first, increment, steps = super().run(decodes, context, chunks)
+        if not chunks:
+            return first + self._near * near, increment + self._near * growing, steps
+        first += self._mixed_near * near
+        for length, before in chunks:
+            first += self._chunk_near(length, before)
+        return first, 0, 1
+
+    def _chunk_near(self, length: int, before: int) -> int:
+        """Return the attention time of a chunk in the layers with windows."""
+        full = max(0, min(length, self.window - before))  # tokens whose window reaches back to the first token
+        pairs = full * before + full * (full + 1) // 2 + (length - full) * self.window
+        behind = min(before, self.window - 1)  # past tokens that the chunk reads
+        past = self._near_past.get(length)
+        if past is None:
+            gpu, near = self.profile.constants, self._near_part
+            past = self._ps(step_cost.past_token_us(gpu, near, length) - step_cost.pair_us(gpu, near) * length)
+            if len(self._near_past) < MAX_ENTRIES:
+                self._near_past[length] = past
+        return self._ps(self._pair_ps * pairs) + max(0, past) * behind
+
+
 def _build(keys: HardwareParameters, where: str, model: ModelShape, gpu: Gpu, tp: int) -> Hardware:
     if not isinstance(keys.profile, str):
         raise HeadwayError(f"{where}.profile: expected the name or the file of a profile, got {shown(keys.profile)}.")
@@ -212,7 +256,7 @@ def _build(keys: HardwareParameters, where: str, model: ModelShape, gpu: Gpu, tp
     if keys.host_sequence_ps != "auto":
         sequence = keys.host_sequence_ps
     reduce = all_reduce(interconnect(gpu, tp), tp) if tp > 1 else None
-    return Hardware(profile, part, (step, sequence), reduce)
+    return (WindowedHardware if part.windowed else Hardware)(profile, part, (step, sequence), reduce)
 
 
 MODEL: Final = LatencyKind("hardware", HardwareParameters, _build)
@@ -227,7 +271,7 @@ class StepTimes:
     """The step times of a model on one or several GPUs, computed by the latency model `hardware`."""
 
     def __init__(self, hardware: Hardware, model: ModelShape) -> None:
-        self.hardware = Hardware(hardware.profile, hardware.part, (0, 0), hardware.reduce)
+        self.hardware = type(hardware)(hardware.profile, hardware.part, (0, 0), hardware.reduce)
         self.model = model
         self.host_ms = hardware.host[0] / PS_PER_MS  # host time of a step, added to the GPU's time
         self.host_sequence_ms = hardware.host[1] / PS_PER_MS  # and for each sequence
@@ -243,7 +287,11 @@ class StepTimes:
         chunks = [(_whole(new, "prefill", 1), _whole(past, "prefill", 0)) for new, past in prefill]
         if not contexts and not chunks:
             return 0.0
-        return self.hardware.run(len(contexts), sum(contexts), chunks)[0] / PS_PER_MS
+        hardware = self.hardware
+        if isinstance(hardware, WindowedHardware):
+            near = sum(min(context, hardware.window) for context in contexts)
+            return hardware.run_windows(len(contexts), sum(contexts), near, 0, chunks)[0] / PS_PER_MS
+        return hardware.run(len(contexts), sum(contexts), chunks)[0] / PS_PER_MS
 
 
 def step_times(gpu: object, model: object, tp: int = 1, host: str | None = None) -> StepTimes:
