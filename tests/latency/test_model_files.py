@@ -348,10 +348,12 @@ def test_a_quantisation_that_is_not_understood_is_told_with_what_to_write_instea
 @pytest.mark.parametrize(
     ("keys", "reason"),
     [
-        ({"kv_lora_rank": 512}, "latent attention (kv_lora_rank)"),
-        ({"sliding_window": 4096}, "sliding windows (sliding_window: 4096)"),
-        ({"sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 28}, "sliding windows"),
-        ({"layer_types": ["full_attention"] * 31 + ["sliding_attention"]}, "sliding windows (layer_types: sliding_att"),
+        ({"kv_lora_rank": 512}, "latent attention but no whole number 'qk_rope_head_dim'"),
+        ({"index_topk": 2048}, "a mixture of layers (index_topk: 2048)"),
+        (
+            {"layer_types": ["full_attention"] * 31 + ["sliding_attention"]},
+            "sliding windows of unknown length (layer_t",
+        ),
         ({"layer_types": ["full_attention", "linear_attention"] * 16}, "a mixture of layers (layer_types: linear_att"),
         ({"attention_chunk_size": 8192}, "chunked attention (attention_chunk_size: 8192)"),
         ({"full_attention_interval": 4}, "a mixture of layers (full_attention_interval: 4)"),
@@ -386,9 +388,65 @@ def test_windows_that_are_not_in_use_are_full_attention(tmp_path: Path, keys: di
     assert read(tmp_path, {**LLAMA, **keys}).weight_bytes == read(tmp_path, LLAMA).weight_bytes
 
 
-def test_gpt_oss_itself_is_refused_for_its_sliding_windows(tmp_path: Path) -> None:
-    with pytest.raises(HeadwayError, match="has sliding windows"):
-        read(tmp_path, GPT_OSS)
+# Keys of published models, as far as they decide what layers keep. Those of Gemma 3 are of its language part.
+GEMMA = {
+    "num_hidden_layers": 62, "hidden_size": 5376, "num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 128,
+    "intermediate_size": 21504, "vocab_size": 262208, "sliding_window": 1024, "model_type": "gemma3_text",
+    "tie_word_embeddings": True, "max_position_embeddings": 131072,
+}  # fmt: skip
+DEEPSEEK = {
+    "num_hidden_layers": 61, "hidden_size": 7168, "num_attention_heads": 128, "num_key_value_heads": 128,
+    "intermediate_size": 18432, "moe_intermediate_size": 2048, "n_routed_experts": 256, "num_experts_per_tok": 8,
+    "n_shared_experts": 1, "first_k_dense_replace": 3, "vocab_size": 129280, "kv_lora_rank": 512, "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "moe_layer_freq": 1,
+}  # fmt: skip
+QWEN_NEXT = {
+    "num_hidden_layers": 48, "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256,
+    "intermediate_size": 5120, "moe_intermediate_size": 512, "num_experts": 512, "num_experts_per_tok": 10,
+    "shared_expert_intermediate_size": 512, "vocab_size": 151936, "full_attention_interval": 4,
+    "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128, "decoder_sparse_step": 1,
+}  # fmt: skip
+NEMOTRON = {
+    "num_hidden_layers": 56, "hidden_size": 4480, "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128,
+    "intermediate_size": 15680, "vocab_size": 131072, "mamba_num_heads": 128, "mamba_head_dim": 80, "n_groups": 8,
+    "ssm_state_size": 128, "conv_kernel": 4, "model_type": "nemotron_h",
+    "hybrid_override_pattern": "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        ({**GPT_OSS, "quantization_config": None}, "gpt-oss-120b"),
+        (GEMMA, "gemma-3-27b"),
+        (DEEPSEEK, "deepseek-v3"),
+        (QWEN_NEXT, "qwen-3-next-80b-a3b"),
+        (NEMOTRON, "nemotron-nano-9b-v2"),
+    ],
+)
+def test_the_kinds_of_layers_are_those_of_the_model_in_the_table(
+    tmp_path: Path, config: dict[str, Any], name: str
+) -> None:
+    ours, known = read(tmp_path, config), models().entries[name]
+    assert ours.kv_groups == known.kv_groups
+    assert ours.kv_bytes_per_token == known.kv_bytes_per_token
+    assert ours.intermediate == known.intermediate and ours.head_dim == known.head_dim
+
+
+def test_windows_follow_a_pattern_or_begin_at_a_layer(tmp_path: Path) -> None:
+    half = read(tmp_path, {**LLAMA, "sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 28})
+    assert [(kind.kind, kind.layers) for kind in half.kv_groups] == [("full", 28), ("sliding", 4)]
+    every = read(tmp_path, {**LLAMA, "sliding_window": 512, "sliding_window_pattern": 4})
+    assert [(kind.kind, kind.layers) for kind in every.kv_groups] == [("full", 8), ("sliding", 24)]
+    assert [kind.kind for kind in read(tmp_path, {**LLAMA, "sliding_window": 4096}).kv_groups] == ["sliding"]
+
+
+def test_deepseek_in_8_bits_weighs_what_its_files_weigh(tmp_path: Path) -> None:
+    """The files have 688.6 GB, of which the layer that predicts further tokens has 14 GB."""
+    scheme = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
+    shape = read(tmp_path, {**DEEPSEEK, "quantization_config": scheme})
+    assert shape.weight_bytes == pytest.approx(674e9, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from headway.latency import KvLayout
 from headway.latency.shards import capacity_score
 from headway.scenario.cluster_spec import Cluster, Engines
 from headway.scenario.scenario import DEFAULT, Source, load_data, validate
 from headway.scenario.speculation_spec import DEFAULT_CLASS
 from headway.sim.front_end import engine_view
+from headway.sim.grouped_cache import KvGroups
 from headway.sim.setup import ClusterSetup, EngineSetup, PoolSetup, SpeculationSetup, TransferSetup
 from headway.views.instance import InstanceView
 
@@ -34,6 +36,9 @@ def _equal(spec: Engines, ids: list[str], first: int, pool: str, serves: tuple[s
     """Return the instances of a pool: for each engine, one for each of its data-parallel ranks."""
     shape, card, blocks, model = spec.shape(), spec.card(), spec.kv_blocks(), spec.latency_model()
     capacity = capacity_score(shape, card, spec.tp, spec.dp)
+    groups = _groups(spec.kv_layout(), blocks)
+    if groups is not None:
+        blocks = groups.blocks
     setups = [
         EngineSetup(
             InstanceView(
@@ -62,6 +67,7 @@ def _equal(spec: Engines, ids: list[str], first: int, pool: str, serves: tuple[s
             ranks=spec.dp,
             lockstep=spec.dp > 1 and bool(shape.experts),
             schedules_ahead=spec.schedules_ahead(),
+            groups=groups,
         )
         for index in range(first, first + spec.bounds()[1] * spec.dp)
     ]
@@ -97,6 +103,12 @@ def _speculate(engines: list[EngineSetup], spec: Engines) -> None:
         engine.latency = verification
         engine.speculation = SpeculationSetup(rates, rates[DEFAULT_CLASS], width, ahead)
         engine.view.max_batch_size = min(engine.view.max_batch_size, engine.view.max_batch_tokens // width)
+
+
+def _groups(layout: KvLayout | None, pages: int) -> KvGroups | None:
+    if layout is None:
+        return None
+    return KvGroups(pages, layout.full, layout.windows, layout.window, layout.states)
 
 
 def pools(cluster: Cluster, build: Callable[[Any, str], Any]) -> list[PoolSetup]:

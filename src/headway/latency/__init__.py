@@ -18,13 +18,14 @@ from headway.errors import HeadwayError
 from headway.latency import step_models
 from headway.latency.base import LatencyKind, LatencyModel
 from headway.latency.gpus import Gpu, GpuSpec, read_gpu
+from headway.latency.kv_memory import KvLayout, kv_layout
 from headway.latency.shapes import ModelShape, ModelSpec, read_model
 from headway.latency.shards import kv_blocks
 from headway.latency.step_models.hardware import step_times
 from headway.latency.tables import plain
 
-__all__ = ["MODELS", "Gpu", "GpuSpec", "LatencyModel", "LatencySpec", "ModelShape", "ModelSpec"]
-__all__ += ["build", "explicit", "kv_blocks", "read_gpu", "read_model"]
+__all__ = ["MODELS", "Gpu", "GpuSpec", "KvLayout", "LatencyModel", "LatencySpec", "ModelShape", "ModelSpec"]
+__all__ += ["build", "explicit", "kv_blocks", "kv_layout", "read_gpu", "read_model"]
 
 _MODULES: Final = [import_module(f"{step_models.__name__}.{file.name}") for file in iter_modules(step_models.__path__)]
 DEFAULT: Final = "hardware"

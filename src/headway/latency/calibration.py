@@ -164,7 +164,7 @@ def _step(row: dict[str, Any], where: str, gpu: Gpu, model: str | None, parts: d
     tokens = decodes + new
     if not tokens:
         raise HeadwayError(f"{where}: batch and new_tokens are both 0, but a step computes at least one token.")
-    read = context * part.kv_bytes * part.layers
+    read = context * part.kv_bytes * part.attending
     # In a mixture of experts, a step reads an unknown fraction of the weights.
     if not any(matmul.experts > 1 for matmul in part.matmuls):
         read += part.weight_bytes - part.head.weights * part.head.bytes_a_weight

@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from headway.config.wording import join_words, shown
 from headway.errors import HeadwayError
-from headway.latency.attention_kinds import check_attention
+from headway.latency.attention_kinds import read_kinds
+from headway.latency.kv_layers import KvLayers, attention_weights, read_layers
 from headway.latency.quantization import FULL, Format, Scheme, read_scheme, refuse
 
 NEEDED: Final = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
@@ -32,6 +33,11 @@ SIDE_FILES: Final = (
     ("quantize_config.json", "gptq"),
     ("quant_config.json", "awq"),
 )
+# Usual names of the attention matrices in layers of other kinds.
+SPECIAL: Final = {
+    "latent": [f"self_attn.{name}_proj" for name in ("q", "q_a", "q_b", "kv_b", "o")],
+    "state": [f"{folder}.{name}" for folder in ("mixer", "linear_attn") for name in ("in_proj", "out_proj")],
+}
 INDEX: Final = "model.safetensors.index.json"
 TOLERANCE: Final = 0.05  # largest relative difference between the computed and the published size of the weights
 
@@ -78,9 +84,12 @@ def read_config(path: str, where: str) -> Published:
             f"{place} has feed-forward layers without a gate (model_type: {config['model_type']}), which Headway does "
             "not count; write a model mapping with 'params' and without 'intermediate' instead."
         )
-    check_attention(config, place)
+    kinds = read_kinds(config, place)
     sparse = _sparse_layers(config, place)
     keys = _shape_keys(config, sparse)
+    if kinds is not None:
+        keys["kv_groups"] = kinds
+        _adapt(keys, config)
     keys["params"], keys["active_params"] = _params(keys, bool(config.get("tie_word_embeddings")))
     base, scheme = _base_size(config, place), _scheme(config, Path(path).parent, where, place)
     name = str(config.get("_name_or_path") or whole.get("_name_or_path") or Path(path).parent.name or "custom")
@@ -161,13 +170,29 @@ def _shape_keys(config: dict[str, Any], sparse: Sequence[bool]) -> dict[str, Any
     return keys | ({"intermediate": width} if keys["dense_layers"] else {})
 
 
+def _adapt(keys: dict[str, Any], config: dict[str, Any]) -> None:
+    """Adapt the keys of a model whose layers differ in what they keep."""
+    latent = keys["kv_groups"][0]
+    if latent["kind"] == "latent":
+        keys["kv_heads"], keys["head_dim"] = keys["heads"], latent["nope"] + latent["rope"]
+    pattern = config.get("hybrid_override_pattern")
+    if isinstance(pattern, str) and "intermediate" in keys:
+        # Only some layers have a feed-forward part, of two matrices instead of three: the mean width over all layers.
+        keys["intermediate"] = round(keys["intermediate"] * 2 * pattern.count("-") / (3 * len(pattern)))
+
+
+def _kinds(keys: dict[str, Any]) -> tuple[KvLayers, ...]:
+    return read_layers(keys["kv_groups"], keys["layers"], "kv_groups") if "kv_groups" in keys else ()
+
+
 def _params(keys: dict[str, Any], tied: bool) -> tuple[int, int]:
     """Return the total number of parameters, and the number of parameters that one token uses."""
     hidden, layers = keys["hidden"], keys["layers"]
     outside = keys["vocab"] * hidden * (1 if tied else 2)
-    attention = 2 * (keys["heads"] + keys["kv_heads"]) * keys["head_dim"] * hidden
+    attended = 2 * (keys["heads"] + keys["kv_heads"]) * keys["head_dim"]
+    attention = attention_weights(_kinds(keys), layers, hidden, keys["heads"], attended)
     sparse = layers - keys["dense_layers"] if "experts" in keys else 0
-    common = outside + layers * attention + (layers - sparse) * 3 * hidden * keys.get("intermediate", 0)
+    common = outside + attention + (layers - sparse) * 3 * hidden * keys.get("intermediate", 0)
     if not sparse:
         return common, common
     common += sparse * hidden * (3 * keys["shared_intermediate"] + keys["experts"])
@@ -252,6 +277,7 @@ def _modules_of(keys: dict[str, Any], experts: bool) -> list[tuple[str, int, lis
     """Return the part, the number of weights and the usual names of each matrix of a layer. One expert stands for
     all."""
     hidden, head_dim = keys["hidden"], keys["head_dim"]
+    special = [kind for kind in _kinds(keys) if kind.kind in SPECIAL]
     heads = {"q_proj": keys["heads"], "k_proj": keys["kv_heads"], "v_proj": keys["kv_heads"], "o_proj": keys["heads"]}
     found = [
         (
@@ -261,6 +287,13 @@ def _modules_of(keys: dict[str, Any], experts: bool) -> list[tuple[str, int, lis
         )
         for name, count in heads.items()
     ]
+    if special:  # one layer stands for all: its matrices have the mean size over the kinds of layers
+        attended = 2 * (keys["heads"] + keys["kv_heads"]) * head_dim
+        plain = sum(kind.layers for kind in _kinds(keys) if kind.kind not in SPECIAL)
+        found = [(part, count * plain // keys["layers"], names) for part, count, names in found if plain]
+        for kind in special:
+            total = attention_weights((kind,), kind.layers, hidden, keys["heads"], attended)
+            found.append(("attention", total // keys["layers"], SPECIAL[kind.kind]))
     for names in PROJECTIONS:
         if not experts:
             inside = [f"{folder}.{name}" for folder in ("mlp", "feed_forward") for name in names]

@@ -13,6 +13,7 @@ from headway.config.schema import Names, Part
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.latency.exact_numbers import COUNT, count, plain_number, positive
+from headway.latency.kv_layers import LAYERS, KvLayers, attention_weights, bytes_per_token, read_layers
 from headway.latency.model_config import read_config
 from headway.latency.tables import SPELLED, Table, document_of, load
 
@@ -45,6 +46,7 @@ class ModelShape(Struct, frozen=True):
     head_size: Fraction = Fraction(2)  # bytes per weight of the embeddings and of the matrix to the vocabulary
     activation_size: Fraction = Fraction(2)  # bytes per number with which matmuls of quantised weights compute
     note: str = ""  # what Headway does not model of this model; runs print it
+    kv_groups: tuple[KvLayers, ...] = ()  # kinds of layers; empty if every layer keeps every token
 
 
 WIDTH: Final = Form.of(Literal[0], COUNT)
@@ -105,6 +107,15 @@ class ModelFigures(Struct):
         Size | None,
         Doc("bytes per number with which quantised matmuls compute", default="1 if `dtype_bytes` is 1, else 2"),
     ] = None
+    kv_groups: Annotated[
+        Any,
+        LAYERS,
+        Doc(
+            "kinds of layers by what they keep in the KV cache, below",
+            type="list",
+            default="every layer keeps every token",
+        ),
+    ] = None
     note: Annotated[str | None, Doc("what to print with each run of this model", default="none")] = None
     name: Annotated[str, "name in reports"] = "custom"
 
@@ -155,6 +166,7 @@ def _shape(figures: ModelFigures, where: str) -> ModelShape:
     if active > params:
         raise HeadwayError(f"{where}.active_params: must be at most params ({params}), got {active}.")
     size, attended = figures.dtype_bytes, 2 * (heads + kv_heads) * head_dim
+    kinds = () if figures.kv_groups is None else read_layers(figures.kv_groups, layers, f"{where}.kv_groups")
     kv_size = figures.kv_dtype_bytes or size
     shape = ModelShape(
         figures.name,
@@ -163,7 +175,7 @@ def _shape(figures: ModelFigures, where: str) -> ModelShape:
         head_dim,
         active,
         round(params * size),
-        max(1, round(2 * layers * kv_heads * head_dim * kv_size)),  # the factor 2 stands for keys and values
+        bytes_per_token(kinds, layers, 2 * kv_heads * head_dim, kv_size),  # the factor 2 stands for keys and values
         hidden,
         kv_heads,
         weight_size=size,
@@ -173,7 +185,8 @@ def _shape(figures: ModelFigures, where: str) -> ModelShape:
         head_size=figures.head_dtype_bytes or max(size, Fraction(2)),
         activation_size=figures.activation_bytes or Fraction(1 if size == 1 else 2),
         note=figures.note or "",
-        **_widths(figures, where, active, attended),
+        kv_groups=kinds,
+        **_widths(figures, where, active, attention_weights(kinds, layers, hidden, heads, attended)),
     )
     if any(getattr(figures, key) for key in PARTS):
         return replace(shape, weight_bytes=_weight_bytes(shape, params))
@@ -183,7 +196,8 @@ def _shape(figures: ModelFigures, where: str) -> ModelShape:
 def _weight_bytes(shape: ModelShape, params: int) -> int:
     """Return the size of all weights, if the parts of the model have different numbers of bytes per weight."""
     hidden, sparse = shape.hidden, shape.layers - shape.dense_layers if shape.experts else 0
-    attention = shape.layers * 2 * (shape.heads + shape.kv_heads) * shape.head_dim * hidden
+    attended = 2 * (shape.heads + shape.kv_heads) * shape.head_dim
+    attention = attention_weights(shape.kv_groups, shape.layers, hidden, shape.heads, attended)
     experts = sparse * 3 * hidden * shape.expert_intermediate * shape.experts
     routers = sparse * hidden * shape.experts
     layers = 3 * hidden * (sparse * shape.shared_intermediate + (shape.layers - sparse) * shape.intermediate)
@@ -196,8 +210,9 @@ def _weight_bytes(shape: ModelShape, params: int) -> int:
     return round(quantised + head * shape.head_size + small * max(shape.weight_size, Fraction(2)))
 
 
-def _widths(figures: ModelFigures, where: str, active: int, attended: int) -> dict[str, int]:
-    """Return the widths of layers, experts and vocabulary. `attended` is the total width of all attention matrices."""
+def _widths(figures: ModelFigures, where: str, active: int, attention: int) -> dict[str, int]:
+    """Return the widths of layers, experts and vocabulary. `attention` is the number of weights of all attention
+    layers."""
     mixture = ("experts", "experts_per_token", "expert_intermediate")
     absent = [key for key in mixture if getattr(figures, key) is None]
     if 0 < len(absent) < len(mixture):
@@ -209,7 +224,7 @@ def _widths(figures: ModelFigures, where: str, active: int, attended: int) -> di
         if widths.get(key, 0) > most:
             raise HeadwayError(f"{where}.{key}: must be at most {limit} ({most}), got {widths[key]}.")
     if "intermediate" not in widths and "experts" not in widths:
-        left = active - widths.get("vocab", 0) * figures.hidden - figures.layers * attended * figures.hidden
+        left = active - widths.get("vocab", 0) * figures.hidden - attention
         widths["intermediate"] = max(0, left // (3 * figures.hidden * figures.layers))
     return widths
 

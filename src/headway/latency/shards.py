@@ -4,10 +4,13 @@ from fractions import Fraction
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.errors import HeadwayError
 from headway.latency.exact_numbers import share
 from headway.latency.gpus import Gpu, gpus
+from headway.latency.kv_layers import find_layers
+from headway.latency.kv_memory import kv_layout
 from headway.latency.shapes import ModelShape
 
 
@@ -38,6 +41,18 @@ class Shard(Struct, frozen=True):
     tp: int = 1
     sparse_layers: int = 0  # layers with experts
     kv_eight_bits: bool = False  # whether the KV cache has 8 bits per number
+    elsewhere: int = 0  # layers that do not attend to the whole context
+    windowed: int = 0  # those of them that attend to a sliding window
+    window: int = 0  # tokens in that window
+    state_bytes: float = 0.0  # bytes of one sequence's states in all layers, on this GPU
+    # A latent layer computes with the compressed vectors of a context, or widens them for a prefill chunk.
+    context_flops: float = 0.0  # operations of a decode per token of context and layer
+    past_flops: float = 0.0  # operations to widen one token of a chunk's past, per layer
+
+    @property
+    def attending(self) -> int:
+        """The layers that attend to the whole context."""
+        return self.layers - self.elsewhere
 
     @property
     def eight_bits(self) -> bool:
@@ -72,7 +87,7 @@ def shard(model: ModelShape, tp: int, where: str = "model", skew: float = 0.0, d
     queries = model.heads * model.head_dim / tp
     kv = max(model.kv_heads / tp, 1.0) * model.head_dim
     sparse = model.layers - model.dense_layers if model.experts else 0
-    attention = model.layers * hidden * (2 * queries + 2 * kv)
+    attention = split_attention(model, tp) if model.kv_groups else model.layers * hidden * (2 * queries + 2 * kv)
     always = 0.0  # weights of feed-forward layers that every token uses
     width = 0.0  # width of the activations, summed over the layers
     matmuls = []
@@ -94,7 +109,7 @@ def shard(model: ModelShape, tp: int, where: str = "model", skew: float = 0.0, d
     matmuls += [
         Matmul(weights, float(size), _computes_in_8_bits(model, size)) for size, weights in kinds.items() if weights
     ]
-    return Shard(
+    part = Shard(
         model.layers,
         hidden,
         model.heads / tp,
@@ -108,6 +123,49 @@ def shard(model: ModelShape, tp: int, where: str = "model", skew: float = 0.0, d
         sparse,
         model.kv_size == 1,
     )
+    return grouped(part, model, tp) if model.kv_groups else part
+
+
+def split_attention(model: ModelShape, tp: int) -> float:
+    """Return the weights of all attention and state layers on one GPU."""
+    queries, kv = model.heads * model.head_dim / tp, max(model.kv_heads / tp, 1.0) * model.head_dim
+    total = 0.0
+    for kind in model.kv_groups:
+        if kind.kind == "latent":
+            whole, split = kind.latent_weights(model.hidden, model.heads)
+            total += kind.layers * (whole + split / tp)
+        else:
+            own = kind.weights / tp if kind.kind == "state" else model.hidden * (2 * queries + 2 * kv)
+            total += kind.layers * own
+    return total
+
+
+def grouped(part: Shard, model: ModelShape, tp: int) -> Shard:
+    """Return the shard of a model whose layers differ in what they keep of a sequence. `part` is the shard as if every
+    layer kept keys and values of every token."""
+    attending, windowed, window, state = 0, 0, 0, 0.0
+    for kind in model.kv_groups:
+        if kind.kind == "sliding":
+            windowed, window = kind.layers, kind.window
+        elif kind.kind == "state":
+            state = kind.layers * kind.state_bytes / tp
+        else:
+            attending = kind.layers
+    latent = find_layers(model.kv_groups, "latent")
+    if latent is not None:  # a token's latent vector is one KV head, which all GPUs keep
+        part = replace(
+            part,
+            head_dim=(latent.nope + latent.rope + latent.value) // 2,  # half the operations of a query-key pair
+            kv_bytes=latent.latent_numbers() * float(model.kv_size),
+            context_flops=2.0 * part.heads * (2 * latent.rank + latent.rope),
+            past_flops=2.0 * part.heads * latent.rank * (latent.nope + latent.value),
+        )
+    return replace(part, elsewhere=model.layers - attending, windowed=windowed, window=window, state_bytes=state)
+
+
+def window_shard(part: Shard) -> Shard:
+    """Return a shard whose attention is that of the layers with sliding windows."""
+    return replace(part, elsewhere=part.layers - part.windowed, windowed=0, state_bytes=0.0)
 
 
 def _computes_in_8_bits(model: ModelShape, size: Fraction) -> bool:
@@ -137,6 +195,7 @@ def kv_blocks(
     utilization: float = 0.9,
     where: str = "cluster",
     dp: int = 1,
+    hybrid: bool = True,
 ) -> int:
     """Return the number of KV blocks that fit into memory in addition to the weights:
     floor((memory·tp·utilization - weights) / (bytes of a block)). With several data-parallel ranks, this is the number
@@ -149,6 +208,8 @@ def kv_blocks(
     offered = int(gpu.memory * tp * part)
     place = f"{tp} × {gpu.name} offers {{}} at {float(part * 100):g} % utilisation; raise tp or choose a larger GPU."
     weights, block = rank_weight_bytes(model, dp), model.kv_bytes_per_token * block_tokens
+    if model.kv_groups:
+        block = kv_layout(model, tp, block_tokens, hybrid, where).page_bytes * tp
     for size, what in ((weights, "of weights"), (weights + block, "for its weights and one KV block")):
         if size > offered:
             needed, available = _gigabytes(size, offered)

@@ -8,6 +8,10 @@
     element-wise    bytes of norms, rotary embedding and activation / bandwidth of these operations
     decodes         KV bytes / bandwidth, and a time per layer that grows with the batch up to a limit
     prefill chunks  query-key pairs / rate; if a chunk is too short to fill the GPU, its past takes longer
+    windows         the same for layers with sliding windows, whose decodes read and whose pairs count only the window
+    latent layers   decodes read one vector per token for all heads, or compute with it if that takes longer; a chunk
+                    widens the vectors of its past
+    states          bytes of the states / bandwidth in decodes, operations / rate in chunks
     constants       per step and per layer; also for the attention of decodes, of chunks, of both, of chunks with a past
     communication   two all-reduces per layer, if the model is split between several GPUs: `all_reduce.py`; the exchange
                     between data-parallel ranks: `joint_steps.py`
@@ -172,13 +176,15 @@ def decodes_us(gpu: Constants, part: Shard, decodes: int) -> float:
     if not decodes:
         return 0.0
     widened = gpu.kv8_us if part.kv_eight_bits else 0.0
-    return part.layers * (gpu.decode_us + widened + gpu.crowd_us * decodes / (decodes + gpu.crowd_half))
+    states = decodes * 2.0 * part.state_bytes / (gpu.kv_tb_s * MEGA)  # each state is read and written
+    return states + part.layers * (gpu.decode_us + widened + gpu.crowd_us * decodes / (decodes + gpu.crowd_half))
 
 
 def context_us(gpu: Constants, part: Shard) -> float:
     """Return the attention time of a decode per token of its context, in a step without chunks."""
     speed = gpu.kv8_tb_s if part.kv_eight_bits and gpu.kv8_tb_s else gpu.kv_tb_s
-    return part.layers * part.kv_bytes / (speed * MEGA)
+    reading = part.attending * part.kv_bytes / (speed * MEGA)
+    return max(reading, part.attending * part.context_flops / (gpu.matmul_tflops * MEGA))
 
 
 def mixed_context_us(gpu: Constants, part: Shard) -> float:
@@ -195,7 +201,7 @@ def beside_us(gpu: Constants, part: Shard, longest: int) -> float:
 def pair_us(gpu: Constants, part: Shard) -> float:
     """Return the time of one query-key pair in prefill attention."""
     narrow = 1.0 + gpu.narrow_heads * max(0.0, 128.0 / part.head_dim - 1.0)
-    return part.layers * 4.0 * part.heads * part.head_dim * narrow / (gpu.prefill_tflops * MEGA)
+    return part.attending * 4.0 * part.heads * part.head_dim * narrow / (gpu.prefill_tflops * MEGA)
 
 
 def past_token_us(gpu: Constants, part: Shard, tokens: int) -> float:
@@ -203,13 +209,17 @@ def past_token_us(gpu: Constants, part: Shard, tokens: int) -> float:
     pairs, or more if the chunk is too short to fill the GPU."""
     pair = pair_us(gpu, part)
     read = gpu.short_read * context_us(gpu, part)
-    widened = part.layers * part.kv_bytes * gpu.kv8_past / (gpu.elementwise_tb_s * MEGA) if part.kv_eight_bits else 0.0
+    widened = (
+        part.attending * part.kv_bytes * gpu.kv8_past / (gpu.elementwise_tb_s * MEGA) if part.kv_eight_bits else 0.0
+    )
+    widened += part.attending * part.past_flops / (gpu.matmul_tflops * MEGA)
     return widened + max(pair * tokens, min(read + gpu.short_pairs * pair * tokens, pair * gpu.fill_rows / part.heads))
 
 
 def chunk_us(gpu: Constants, part: Shard, tokens: int) -> float:
     """Return the time of the attention of a chunk to its own tokens, without its past."""
-    return pair_us(gpu, part) * (tokens * (tokens + 1) * 0.5)
+    states = tokens * 2.0 * part.state_bytes / (gpu.prefill_tflops * MEGA)  # two operations per byte of the state
+    return states + pair_us(gpu, part) * (tokens * (tokens + 1) * 0.5)
 
 
 def attention_us(gpu: Constants, part: Shard, decoding: bool, past: bool) -> float:

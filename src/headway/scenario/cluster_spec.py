@@ -140,7 +140,7 @@ class Engines(Struct, frozen=True):
         """Return whether the engine schedules asynchronously."""
         if self.async_scheduling != "auto":
             return self.async_scheduling
-        if self.speculates() is not None:
+        if self.speculates() is not None or self.kv_layout() is not None:
             return False
         return engine_schedules_ahead(self.latency_section().get("engine", "auto"))
 
@@ -157,15 +157,49 @@ class Engines(Struct, frozen=True):
         model = latency.build(section, shape, card, self.tp, f"{where}.latency")
         return speculation.verification(model, section, shape, card, self.tp, f"{where}.speculation")
 
+    def kv_layout(self, where: str = "cluster") -> latency.KvLayout | None:
+        """Return how the KV cache is divided between groups of layers. If every layer keeps every token, return
+        None."""
+        shape = self.shape(where)
+        if not shape.kv_groups:
+            return None
+        layout = latency.kv_layout(shape, self.tp, self.kv.block_tokens, self.kv.hybrid, f"{where}.kv")
+        if not layout.windows and not layout.states:
+            return None
+        plain = {
+            "tiers": self.kv.tiers is None,
+            "eviction": self.kv.eviction == "lru",
+            "preemption": self.kv.preemption == "recompute",
+        }
+        other = next((key for key, good in plain.items() if not good), None)
+        if other is not None:
+            raise HeadwayError(f"{where}.kv.{other}: {_whole(shape.name, layout)}")
+        apart = {
+            "speculation": self.speculates() is not None,
+            "async_scheduling": self.async_scheduling is True,
+            "dp": self.dp > 1 and shape.experts > 0,
+        }
+        other = next((key for key, here in apart.items() if here), None)
+        if other is not None:
+            wrong = f"is not simulated together with the sliding windows or states of {shape.name}"
+            raise HeadwayError(f"{where}.{other}: {wrong}; remove this key, or set 'kv: {{hybrid: false}}'.")
+        return layout
+
     def kv_blocks(self, where: str = "cluster") -> int:
-        """Return the number of KV blocks in the GPU memory of an instance, or of each of its data-parallel ranks."""
+        """Return the number of KV blocks in the GPU memory of an instance, or of each of its data-parallel ranks. If the
+        model has groups of layers, these are the pages that the groups share."""
+        layout = self.kv_layout(where)
         if self.kv.gpu_blocks != "auto":
+            if layout is not None and self.kv.gpu_blocks < layout.groups:
+                wrong = f"{self.kv.gpu_blocks} pages are too few for the {layout.groups} groups of layers"
+                raise HeadwayError(f"{where}.kv.gpu_blocks: {wrong}; use at least {layout.groups}.")
             return self.kv.gpu_blocks
         size, share = self.kv.block_tokens, self.kv.utilization
         shape, speculation = self.shape(where), self.speculates()
         if speculation is not None:
             shape = speculation.loaded(shape, f"{where}.speculation")
-        return latency.kv_blocks(shape, self.card(where), self.tp, size, share, f"{where}.kv", self.dp)
+        place, hybrid = f"{where}.kv", self.kv.hybrid
+        return latency.kv_blocks(shape, self.card(where), self.tp, size, share, place, self.dp, hybrid)
 
     def halves(self, where: str = "cluster") -> dict[str, Engines]:
         """Return the prefill and decode pools of a disaggregated deployment by role. For a monolithic deployment,
@@ -209,6 +243,16 @@ class Engines(Struct, frozen=True):
             for name in COMMON:
                 del own["kv"][name]
         return written | {"transfer": write(self.transfer)}
+
+
+def _whole(name: str, layout: latency.KvLayout) -> str:
+    """Return why an engine of this model cannot move blocks, and what would be right."""
+    if layout.states:
+        return f"Headway does not move or rank the states of {name}; remove this key."
+    return (
+        f"needs layers that keep every token, but {name} has sliding windows; set 'hybrid: false', as engines do that "
+        "move KV blocks, or remove this key."
+    )
 
 
 # The keys that `prefill` and `decode` may set.
@@ -354,6 +398,10 @@ def _check(pool: E, keys: Json, where: str) -> E:
         _check_speculation(part, place)
     if not halves:
         return pool
+    for place, part in parts.items():
+        layout = part.kv_layout(place)
+        if layout is not None:
+            raise HeadwayError(f"{where}.architecture: a transfer {_whole(part.shape().name, layout)}")
     check_shared({role: half.kv for role, half in halves.items()}, where)
     prefill, decode = (half.instances for half in halves.values())
     if "instances" in keys and pool.instances != prefill + decode:

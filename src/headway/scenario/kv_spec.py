@@ -48,7 +48,8 @@ class Kv(Struct, frozen=True):
     gpu_blocks: Annotated[
         Positive | Literal["auto"],
         "KV blocks of an instance; `auto` computes them from the memory that the weights leave free, up to "
-        "`utilization`. The resolved scenario of a run shows the number",
+        "`utilization`. The resolved scenario of a run shows the number. If the model has groups of layers, as with "
+        "sliding windows, this is the number of pages that the groups share, which vLLM calls GPU blocks",
     ] = "auto"
     utilization: Annotated[Share, "share of the GPU's memory that the engine may use"] = 0.9
     prefix_caching: Annotated[bool, "whether requests reuse cached blocks of equal prefixes"] = True
@@ -58,6 +59,12 @@ class Kv(Struct, frozen=True):
         "prompt (vLLM since 2026: scheduler_reserve_full_isl)",
         QUIET,
     ] = "chunk"
+    hybrid: Annotated[
+        bool,
+        "for models with sliding windows: whether blocks behind the window are released, as vLLM's hybrid KV cache "
+        "manager does; if false, every layer keeps every token",
+        QUIET,
+    ] = True
     eviction: Annotated[
         Literal["lru", "lfu", "priority"],
         "which cached content is evicted first, on the GPU and in the tiers: the least recently released (lru), the "

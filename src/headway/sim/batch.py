@@ -78,6 +78,9 @@ class Batch:
         phases[phase] -= 1
         phases[phase + size] -= 1
 
+    def note_released(self, job: Job) -> None:
+        """Update the number of blocks that windows have left behind. Without sliding windows, there are none."""
+
     def forget_end(self, job: Job) -> None:
         """Remove a request from `ending`, because it stops before its last token."""
         self.ending = [entry for entry in self.ending if entry[2] is not job]

@@ -166,10 +166,10 @@ class Dispatcher:
         if request.deadline_ps is not None:
             self.deadlines.jobs[row] = (index, job)
         instance.stats.requests += 1
-        if tokens > target.cache.total * size:
+        if not target.cache.can_hold(-(-tokens // size)):
             self.never_fits(now, job, tokens, target)
             return
-        if prefill is not None and request.prompt_tokens > instance.cache.total * size:
+        if prefill is not None and not instance.cache.can_hold(-(-request.prompt_tokens // size)):
             self.never_fits(now, job, request.prompt_tokens, instance)
             return
         if first:

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 from headway.results.recorder import InstanceStats, Recorder
 from headway.sim import ahead as async_steps
 from headway.sim.adapters import Adapters
+from headway.sim.batch import Batch
 from headway.sim.engine_logs import ENTRY, BatchLog, EqualSteps, GapLog, take_back
 from headway.sim.engine_queue import EngineQueue
+from headway.sim.grouped_cache import GroupedCache
 from headway.sim.job import Job
 from headway.sim.kv_cache import KvCache, Stretch
-from headway.sim.lanes import new_batch, priced
+from headway.sim.lanes import SpeculativeBatch, priced
 from headway.sim.leap import Run
 from headway.sim.link import Links
 from headway.sim.loader import Loader
@@ -33,6 +35,7 @@ from headway.sim.setup import EngineSetup
 from headway.sim.step_scheduler import StepScheduler
 from headway.sim.tier import Tier
 from headway.sim.tiers import Tiers
+from headway.sim.windows import WindowedBatch, WindowedBlocks, WindowedLatency, Windows
 from headway.types import NEVER, Hints
 from headway.views.instance import InstanceView
 
@@ -72,14 +75,22 @@ class Instance:
         self.size = block_tokens
         self.transfer = engine.transfer
         self.stats = new_stats(view, engine)
-        self.cache = new_cache(view, engine)
+        groups = engine.groups
+        if groups is not None and groups.states:
+            caching = False  # an engine keeps no states for later requests
+        self.cache = new_cache(view, engine, block_tokens, caching)
         self.tiers = None if tiers is None else Tiers(self.cache, tiers, links, engine, recorder)
         slots = view.adapter_slots
         self.adapters = None if slots is None else Adapters(slots, engine.adapter_load_ps)
         self.queue = EngineQueue(scheduler, view.id)
-        self.batch = new_batch(block_tokens, engine.speculation, self.cache, self.stats)
+        self.batch = new_batch(block_tokens, engine, self.cache, self.stats)
         self.run = run
-        self.blocks = RunBlocks(view, self.cache, self.batch, self.run, caching)
+        windows = None
+        if isinstance(self.batch, WindowedBatch) and self.batch.window:
+            windows = Windows(self.batch, self.run)
+            self.blocks: RunBlocks = WindowedBlocks(view, windows, caching)
+        else:
+            self.blocks = RunBlocks(view, self.cache, self.batch, self.run, caching)
         loads = tiers is not None or view.role == "decode"
         self.loader = Loader(view.index, self.blocks, links, self.tiers, loads)
         self.gaps = GapLog()
@@ -96,11 +107,14 @@ class Instance:
             self.gaps,
             whole_prompts=engine.kv.entry == "prompt",
             gated=slots is not None or (engine.transfer is not None and engine.transfer.spec.max_incoming is not None),
+            windows=windows,
         )
         # Set if each step is scheduled while the step before it runs.
         self.ahead = async_steps.Ahead(self.scheduler) if engine.schedules_ahead else None
         self.release = self.scheduler.release if self.ahead is None else self.ahead.release
         latency = priced(engine.latency, self.batch)
+        if windows is not None:
+            latency = WindowedLatency(latency, windows.batch)
         self.planner = RunPlanner(self.run, self.batch, self.blocks, self.adapters, latency, walks, cuts)
         self.expiring: list[Job] = []  # running requests whose clients have given up during the current run of steps
         self.handing: dict[Job, None] = {}  # requests in handover whose prompts this instance has computed
@@ -486,7 +500,15 @@ def new_stats(view: InstanceView, engine: EngineSetup) -> InstanceStats:
     return stats
 
 
-def new_cache(view: InstanceView, engine: EngineSetup) -> KvCache:
+def new_batch(block_tokens: int, engine: EngineSetup, cache: KvCache, stats: InstanceStats) -> Batch:
+    if engine.speculation is not None:
+        return SpeculativeBatch(block_tokens, engine.speculation, cache, stats)
+    return WindowedBatch(block_tokens, cache) if isinstance(cache, GroupedCache) else Batch(block_tokens)
+
+
+def new_cache(view: InstanceView, engine: EngineSetup, block_tokens: int, caching: bool) -> KvCache:
+    if engine.groups is not None:
+        return GroupedCache(engine.groups, block_tokens, caching, view.max_batch_tokens)
     if engine.kv.eviction == "lru":
         return KvCache(view.kv_blocks)
     return RankedCache(view.kv_blocks, engine.kv.eviction == "lfu")

@@ -138,7 +138,8 @@ def check_instance(instance: Instance) -> None:
         blocks = job.blocks
         if job.ends_at_step >= 0:
             blocks = batch.held_blocks(job, begun)
-        private += blocks - sum(end - start for _, start, end in job.holds)
+        batch.note_released(job)
+        private += instance.cache.pages_of(blocks, job.released) - sum(end - start for _, start, end in job.holds)
     for job in [*loader.loading, *loader.ready, *instance.handing]:
         private += job.blocks - sum(end - start for _, start, end in job.holds)
     instance.cache.check(private)

@@ -44,6 +44,7 @@ class Job:
         "pipelined",
         "prefilled",
         "rate",
+        "released",
         "request",
         "resumes",
         "row",
@@ -94,6 +95,7 @@ class Job:
         self.fraction = 0  # units of 1/64 token that an instance that speculates has generated in addition
         self.gaps: list[tuple[array[int], int, int]] = []  # (log, start, end) of each range with gaps of the request
         self.holds: list[Hold] = []  # ranges of the request's blocks whose content is in the prefix cache
+        self.released = 0  # number of leading blocks that sliding windows have left behind, as of the last change
         self.order = 0  # sequence number of the request's last entry into the batch; 0 before the first entry
         self.ends_at_step = -1  # step count of the instance at the request's last token; -1 if it does not decode
 

@@ -120,6 +120,16 @@ class KvCache:
                 piece = piece.next
         return count
 
+    def can_hold(self, blocks: int) -> bool:
+        """Whether a request of so many blocks can run if it is alone."""
+        return blocks <= self.total
+
+    def lacks(self, runs: Runs, hits: int, need: int, chunk: int) -> bool:
+        """Whether there are too few blocks for a request that hits `hits` blocks. It needs `need` blocks to enter, of
+        which its first chunk takes `chunk`."""
+        room = self.total - self.held
+        return need > room and need - hits > room - self.idle_in(runs, hits)
+
     def goes_tail_first(self, runs: Runs, hits: int) -> bool:
         """Whether the cache would evict the idle blocks among the first `hits` blocks in order from last to first. This
         is true unless two requests computed the same content at the same time and the first copy was released early."""
@@ -179,9 +189,9 @@ class KvCache:
                 break
         self._store(key, chain)
 
-    def add(self, key: int, start: int, end: int, holds: list[Hold], priority: float = 0.0) -> None:
+    def add(self, key: int, start: int, end: int, holds: list[Hold], priority: float = 0.0, released: int = 0) -> None:
         """Cache computed blocks, except those whose content is cached already. Append the newly cached blocks to
-        `holds`."""
+        `holds`. Windows have released the request's first `released` blocks."""
         first = self.pieces.get(key)
         if first is None:
             self.pieces[key] = Piece(key, start, end, 1)
@@ -260,10 +270,11 @@ class KvCache:
         assert self.stored is not None
         self.stored.extend((key, start, end, 0.0) for key, start, end in reversed(holds))
 
-    def release(self, holds: list[Hold], blocks: int, removed: list[Stretch] | None = None) -> None:
+    def release(self, holds: list[Hold], blocks: int, removed: list[Stretch] | None = None, released: int = -1) -> None:
         """Release all blocks of a request, tail first; `blocks` is their number. Cached content without another holder
         becomes idle, private blocks become empty. If `removed` is a list, content without another holder is removed and
-        appended to the list."""
+        appended to the list. `released` is the number of the request's
+        blocks that windows have released; it matters only if the model has groups of layers."""
         pieces, lru = self.pieces, self.lru
         if self.stored is not None:
             self.note(holds)
@@ -357,6 +368,10 @@ class KvCache:
             self.pieces.pop(key, None)
         else:
             last.next = None
+
+    def pages_of(self, blocks: int, released: int) -> int:
+        """Return how many pages a request with `blocks` blocks has. Without groups of layers, a page is a block."""
+        return blocks
 
     def check(self, private: int) -> None:
         """Check the counts of held and idle blocks against the pieces and the requests' private blocks."""

@@ -199,10 +199,6 @@ class Prices:
         return self.verification.steps(decodes, context, self.batch.growth, chunks)
 
 
-def new_batch(block_tokens: int, setup: SpeculationSetup | None, cache: KvCache, stats: InstanceStats) -> Batch:
-    return Batch(block_tokens) if setup is None else SpeculativeBatch(block_tokens, setup, cache, stats)
-
-
 def priced(latency: LatencyModel, batch: Batch) -> LatencyModel:
     """Return the latency model with which an instance plans its steps."""
     if isinstance(latency, Verification):

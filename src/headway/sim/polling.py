@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from headway.scenario.scenario import SignalSpec
 from headway.sim.leap import steps_begun
 from headway.sim.samples import Samples
+from headway.sim.windows import WindowedBatch
 from headway.types import NEVER
 
 if TYPE_CHECKING:
@@ -83,6 +84,36 @@ class KvUse:
         return used
 
 
+class WindowedUse(KvUse):
+    """The KV use of an instance whose decodes have sliding windows."""
+
+    __slots__ = ("blocks", "frees", "groups", "pages")
+
+    def __init__(self, instance: Instance, batch: WindowedBatch) -> None:
+        super().__init__(instance)
+        self.groups = batch.cache.groups
+        self.blocks = batch.cache.total
+        self.pages = batch.cache.pool.held
+        self.frees = batch.frees[:]
+
+    def at(self, tick: int) -> int:
+        if not self.length:
+            return self.held
+        begun, counted = steps_begun(self.first, self.increment, tick - self.start), self.taken_steps
+        begun = min(begun, self.length)
+        low, high = min(begun, counted), max(begun, counted)
+        size, groups, pages = self.size, self.groups, 0
+        for step in range(self.steps + low, self.steps + high):
+            pages += groups.spread * self.phases[step % size] - groups.windows * self.frees[step % size]
+        held = self.pages + pages if begun > counted else self.pages - pages
+        return self.blocks - (groups.pages - held) // groups.spread
+
+
+def kv_use(instance: Instance) -> KvUse:
+    batch = instance.batch
+    return WindowedUse(instance, batch) if isinstance(batch, WindowedBatch) and batch.window else KvUse(instance)
+
+
 class Moment:
     """The recorded state of an instance, valid for the ticks up to `last`. Until then, the instance only advances in
     its run of steps."""
@@ -97,7 +128,7 @@ class Moment:
         self.hit_rate = 0.0 if (hits := instance.scheduler.hits) is None else hits.share()
         self.kv: KvUse | None = None  # set if KV use is polled
         if kv:
-            self.kv = KvUse(instance)
+            self.kv = kv_use(instance)
             if self.kv.length:
                 self.kv.phases = self.kv.phases[:]  # a copy, because the instance changes its own list
                 if self.kv.lanes is not None:
@@ -152,5 +183,5 @@ class Gauge(History):
         if self.polled is not None and to >= self.polled_tick:
             self.polled.record(instance, to)
             self.polled_tick = instance.tick
-        at = self.samples.through(to, KvUse(instance).at)
+        at = self.samples.through(to, kv_use(instance).at)
         instance.tick = at if at < self.polled_tick else self.polled_tick

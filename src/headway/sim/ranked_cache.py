@@ -27,7 +27,7 @@ class RankedCache(KvCache):
             self.lift(key, start, end, 1.0 if self.counts else priority, self.counts)
         return holds
 
-    def add(self, key: int, start: int, end: int, holds: list[Hold], priority: float = 0.0) -> None:
+    def add(self, key: int, start: int, end: int, holds: list[Hold], priority: float = 0.0, released: int = 0) -> None:
         known = len(holds)
         self._add_absent(key, start, end, holds)
         for _, first, last in holds[known:]:

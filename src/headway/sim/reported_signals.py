@@ -22,6 +22,7 @@ from headway.sim.recent_values import BusyWindow, HitRate, MoveRate, Ticks
 from headway.sim.run_blocks import report_kv, report_lanes
 from headway.sim.setup import ClusterSetup
 from headway.sim.tiers import Tiers
+from headway.sim.windows import WindowedBlocks
 from headway.types import PS_PER_SECOND
 from headway.views.instance import REPORTED, SIGNALS, InstanceView
 
@@ -39,8 +40,13 @@ class Signals:
         decides = [name for policy in policies for name in entry_of(policy).reported]
         reads = decides + [name for policy in scalers for name in entry_of(policy).reported]
         self.instances = instances
-        self.blocks = [instance.blocks for instance in instances if instance.batch.lanes is None]
-        self.lanes = [instance.blocks for instance in instances if instance.batch.lanes is not None]
+        self.windowed = [each.blocks for each in instances if isinstance(each.blocks, WindowedBlocks)]
+        self.lanes = [each.blocks for each in instances if each.batch.lanes is not None]
+        self.blocks = [
+            each.blocks
+            for each in instances
+            if each.batch.lanes is None and not isinstance(each.blocks, WindowedBlocks)
+        ]
         self.views = [instance.view for instance in instances]  # the views to which the values are written
         self.board = self.views  # the views of the first router, or those that several routers copy
         self.engines: list[EngineView] = []  # the engines that the router sees in the place of their ranks
@@ -86,6 +92,8 @@ class Signals:
             report_kv(self.blocks, now)
             if self.lanes:
                 report_lanes(self.lanes, now)
+            for blocks in self.windowed:
+                blocks.report(now)
         if self.tiers:
             for tiers, index in self.tiers:
                 self.show_tiers(self.views[index], tiers, now, now + 1, None)

@@ -12,6 +12,7 @@ from headway.scenario.kv_spec import Kv
 from headway.scenario.life_spec import Scaling
 from headway.scenario.pd_spec import Transfer
 from headway.scenario.scenario import RouterSpec, SignalSpec
+from headway.sim.grouped_cache import KvGroups
 from headway.views.instance import InstanceView
 
 
@@ -49,6 +50,7 @@ class EngineSetup(Struct):
     adapter_load_ps: int = 0  # time to load an adapter, if the view has adapter slots
     kv: Kv = Kv()
     block_bytes: int = 0
+    groups: KvGroups | None = None  # set if layers of the model keep something else than every token
     transfer: TransferSetup | None = None  # set for prefill instances
     rank: int = 0  # number of the data-parallel rank within its engine
     ranks: int = 1  # data-parallel ranks of the engine

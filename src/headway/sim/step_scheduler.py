@@ -21,6 +21,7 @@ from headway.sim.leap import Run
 from headway.sim.loader import Loader
 from headway.sim.recent_values import HitRate
 from headway.sim.run_blocks import RunBlocks
+from headway.sim.windows import Windows
 from headway.sim.yielding import make_way
 from headway.views.instance import InstanceView
 
@@ -29,7 +30,7 @@ class StepScheduler:
     __slots__ = (
         "adapters", "batch", "blocks", "cache", "gaps", "gated", "hits", "limit", "limits", "loader", "max_batch_size",
         "max_batch_tokens", "preempted", "queue", "ready", "recorder", "refusal", "resuming", "run", "shut", "size",
-        "stats", "stirred", "unseen", "view", "waiting", "whole_prompts", "yields",
+        "stats", "stirred", "unseen", "view", "waiting", "whole_prompts", "windows", "yields",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +48,7 @@ class StepScheduler:
         *,
         whole_prompts: bool,
         gated: bool,
+        windows: Windows | None = None,
     ) -> None:
         self.view = view
         self.queue = queue
@@ -65,6 +67,7 @@ class StepScheduler:
         self.max_batch_tokens = view.max_batch_tokens
         self.max_batch_size = view.max_batch_size
         self.whole_prompts = whole_prompts  # whether a request enters only if there is room for its whole prompt
+        self.windows = windows  # set if layers of the model have sliding windows
         self.gated = gated  # whether requests may have to wait because of adapter slots or the limit on handovers
         self.resuming: list[Job] = []  # requests that resume decoding in the first step of the run
         self.yields = None if loader.active or blocks.reserves else queue.yields
@@ -84,6 +87,8 @@ class StepScheduler:
         if self.run.chunks:
             self.run.chunks = []
         self.shut = once = False
+        if self.windows is not None:
+            self.windows.move()
         yielding = self.yields is not None and bool(self.waiting) and make_way(self, self.yields)
         if batch.partial is not None:
             once = self.schedule_partial(batch.partial)
@@ -212,14 +217,14 @@ class StepScheduler:
         end = job.computed // self.size
         if end > job.cached_to and self.blocks.caching:
             cache, key = self.cache, job.output_key
-            cache.add(key, job.cached_to, end, job.holds, job.ticket.priority)
+            cache.add(key, job.cached_to, end, job.holds, job.ticket.priority, job.released)
             if cache.stores is not None:
                 cache.tell_stored(cache.now, LATER, key, job.request.prompt_tokens // self.size, job.request.path)
 
     def release(self, job: Job, keeps_blocks: bool = False) -> None:
         """Remove a request from the batch, and release its blocks unless a handover needs them."""
         if not keeps_blocks:
-            self.cache.release(job.holds, job.blocks)
+            self.cache.release(job.holds, job.blocks, None, job.released)
         del self.batch.running[job]
         self.stirred = True
         self.queue.refused = None
@@ -264,8 +269,7 @@ class StepScheduler:
                 want = job.chunk
             blocks = -(-(known if blocks_of.reserves else cached + want) // size)
             need = -(-known // size) if self.whole_prompts else blocks
-            room = cache.total - cache.held
-            if need > room and need - hits > room - cache.idle_in(job.runs, hits):
+            if cache.lacks(job.runs, hits, need, blocks):
                 # During the run, a decode may evict a block that the request would hit. The request's chunk then ends
                 # one block earlier and needs one block less, but the decode has taken one block. So the request still
                 # has too few blocks, unless a single eviction can cost it several hits.

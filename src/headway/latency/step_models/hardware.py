@@ -24,7 +24,7 @@ from headway.latency.graphs import AutoGraphSizes, padded
 from headway.latency.joint_steps import JointHardware
 from headway.latency.profiles import Profile, read_profile
 from headway.latency.shapes import ModelShape, read_model
-from headway.latency.shards import Shard, shard
+from headway.latency.shards import Shard, shard, window_shard
 from headway.latency.tables import SPELLED
 from headway.latency.verification import UNITS
 
@@ -133,7 +133,7 @@ class Hardware:
         return self._with((self.exposed_ps, 0), self._factor), step - self.exposed_ps, sequence
 
     def _with(self, host: tuple[int, int], factor: Fraction) -> Hardware:
-        return Hardware(self.profile, self.part, host, self.reduce, factor, self.exposed_ps, self.graph_sizes)
+        return type(self)(self.profile, self.part, host, self.reduce, factor, self.exposed_ps, self.graph_sizes)
 
     def doubts(self, tokens: int, sequences: int = 0) -> str | None:
         outside = self.profile.outside(tokens, 0)
@@ -225,6 +225,50 @@ class Hardware:
         return costs
 
 
+class WindowedHardware(Hardware):
+    """The step times of a model some of whose layers have sliding windows. In these layers, a decode reads at most the
+    window, and a token of a chunk attends to at most the window. `run_windows` is told the sum of the contexts that
+    decodes have in such layers; `run` assumes that all decodes have the same context."""
+
+    def __init__(self, profile: Profile, part: Shard, host: tuple[int, int], *further: Any, **named: Any) -> None:
+        super().__init__(profile, part, host, *further, **named)
+        gpu, near = profile.constants, window_shard(part)
+        self.window = part.window
+        self._near = self._ps(step_cost.context_us(gpu, near))
+        self._mixed_near = self._ps(step_cost.mixed_context_us(gpu, near))
+        self._pair_ps = step_cost.pair_us(gpu, near)
+        self._near_part = near
+        self._near_past: dict[int, int] = {}
+
+    def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
+        near = min(context, decodes * self.window)
+        return self.run_windows(decodes, context, near, 0, chunks)[0], 0, 1
+
+    def run_windows(self, decodes: int, context: int, near: int, growing: int, chunks: Sequence[Chunk]) -> Run:
+        """Return the times of a run as `run` does. `near` is the sum of min(context, window) over the decodes, and
+        `growing` is the number of decodes whose context is shorter than the window."""
+        first, increment, steps = super().run(decodes, context, chunks)
+        if not chunks:
+            return first + self._near * near, increment + self._near * growing, steps
+        first += self._mixed_near * near
+        for length, before in chunks:
+            first += self._chunk_near(length, before)
+        return first, 0, 1
+
+    def _chunk_near(self, length: int, before: int) -> int:
+        """Return the attention time of a chunk in the layers with windows."""
+        full = max(0, min(length, self.window - before))  # tokens whose window reaches back to the first token
+        pairs = full * before + full * (full + 1) // 2 + (length - full) * self.window
+        behind = min(before, self.window - 1)  # past tokens that the chunk reads
+        past = self._near_past.get(length)
+        if past is None:
+            gpu, near = self.profile.constants, self._near_part
+            past = self._ps(step_cost.past_token_us(gpu, near, length) - step_cost.pair_us(gpu, near) * length)
+            if len(self._near_past) < MAX_ENTRIES:
+                self._near_past[length] = past
+        return self._ps(self._pair_ps * pairs) + max(0, past) * behind
+
+
 class HardwareVerifier:
     """The times of steps whose decodes compute `width` tokens each. All work on tokens, and the logits, count every
     token. A decode reads its context once for all its tokens, unless it takes longer to compute their attention. Host
@@ -281,7 +325,8 @@ def _build(
         sequence = keys.host_sequence_ps
     reduce = all_reduce(interconnect(gpu, tp), tp) if tp > 1 else None
     sizes = profile.graph_sizes if keys.graph_sizes == "auto" else keys.graph_sizes
-    return Hardware(profile, part, (step, sequence), reduce, exposed_ps=exposed, graph_sizes=sizes)
+    kind = WindowedHardware if part.windowed else Hardware
+    return kind(profile, part, (step, sequence), reduce, exposed_ps=exposed, graph_sizes=sizes)
 
 
 def _build_ranks(
@@ -326,7 +371,11 @@ class StepTimes:
         chunks = [(_whole(new, "prefill", 1), _whole(past, "prefill", 0)) for new, past in prefill]
         if not contexts and not chunks:
             return 0.0
-        return self.hardware.run(len(contexts), sum(contexts), chunks)[0] / PS_PER_MS
+        hardware = self.hardware
+        if isinstance(hardware, WindowedHardware):
+            near = sum(min(context, hardware.window) for context in contexts)
+            return hardware.run_windows(len(contexts), sum(contexts), near, 0, chunks)[0] / PS_PER_MS
+        return hardware.run(len(contexts), sum(contexts), chunks)[0] / PS_PER_MS
 
 
 def step_times(gpu: object, model: object, tp: int = 1, host: str | None = None) -> StepTimes:

@@ -1,0 +1,76 @@
+"""Leaping, walking and cutting runs at random places give the same bytes on models with groups of layers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from draw_sources import Scattered
+from drawn_scenarios import FAMILIES, scattered
+from drawn_traits import traits
+from exact_runs import check
+from group_draws import fits, grouped, pressed
+
+QUICK, FULL, PARTS = 40, 400, 4
+
+
+def check_grouped(chosen: Iterable[int], folder: Path) -> Counter[str]:
+    """Check the scenarios of these numbers, and count how many showed each trait."""
+    seen: Counter[str] = Counter()
+    families = list(FAMILIES)
+    for number in chosen:
+        scenario = scattered(families[number % len(families)], number, folder)
+        if not fits(scenario):
+            continue
+        scenario = grouped(scenario, Scattered(number))
+        try:
+            result = check(scenario, watching=False)
+        except Exception as error:
+            error.add_note(f"grouped {number}: {scenario!r}")
+            raise
+        kinds = [kind["kind"] for kind in scenario["cluster"]["model"]["kv_groups"]]
+        seen.update(["scenarios", kinds[-1], *traits(scenario, result)])
+    return seen
+
+
+def test_models_with_groups_of_layers_give_the_same_bytes(tmp_path: Path) -> None:
+    seen = check_grouped(range(QUICK), tmp_path)
+    assert min(seen[name] for name in ("sliding", "preemption", "eviction", "prefix hit")) > 0
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("part", range(PARTS))
+def test_models_with_groups_of_layers_give_the_same_bytes_on_many_scenarios(part: int, tmp_path: Path) -> None:
+    each = FULL // PARTS * 3
+    seen = check_grouped(range(QUICK + part * each, QUICK + (part + 1) * each), tmp_path)
+    for name in ("sliding", "state", "latent", "preemption", "eviction", "prefix hit", "in flight at the horizon"):
+        assert seen[name], name
+
+
+def check_pressed(chosen: Iterable[int]) -> Counter[str]:
+    seen: Counter[str] = Counter()
+    for number in chosen:
+        scenario = pressed(Scattered(number))
+        try:
+            result = check(scenario, watching=False)
+        except Exception as error:
+            error.add_note(f"pressed {number}: {scenario!r}")
+            raise
+        seen.update(["scenarios", *traits(scenario, result)])
+    return seen
+
+
+def test_windows_that_compete_for_few_pages_give_the_same_bytes() -> None:
+    seen = check_pressed(range(QUICK))
+    for name in ("preemption", "eviction", "prefix hit", "prefill in several chunks", "queueing"):
+        assert seen[name] > QUICK // 10, name
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("part", range(PARTS))
+def test_windows_that_compete_for_few_pages_give_the_same_bytes_on_many_scenarios(part: int) -> None:
+    each = FULL // PARTS
+    check_pressed(range(QUICK + part * each, QUICK + (part + 1) * each))
