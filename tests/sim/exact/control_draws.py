@@ -67,8 +67,12 @@ def saturation(draws: Draws) -> Json:
 
 
 def probabilistic(draws: Draws) -> Json:
-    low = pick(draws, 0, 0.3)
-    return {**saturation(draws), "low": low, "high": low + pick(draws, 0.2, 1, 3), "power": pick(draws, 1, 5)}
+    return {
+        **saturation(draws),
+        "low": pick(draws, 0, 0.3),
+        "k": pick(draws, 300, 5, 1, 0.3),
+        "power": pick(draws, 1, 5),
+    }
 
 
 def deadline(draws: Draws) -> Json:
@@ -133,6 +137,7 @@ def bands(draws: Draws) -> Json:
         "kv_threshold": pick(draws, 0.1, 0.4, 0.8, 1),
         "max_inflight": draws.between(1, 4),
         "max_inflight_tokens": pick(draws, None, None, 30, 100),
+        "ceiling": pick(draws, "none", "none", "holdback", "reflective"),
     }
 
 
