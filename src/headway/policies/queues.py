@@ -26,6 +26,7 @@ class Ticket(Struct, eq=False, gc=False):
     generated: int = 0  # number of output tokens that the request had when it was last preempted
     preemptions: int = 0
     rank: Any = None  # sort key; the queue may set and read it
+    expected_tokens: int = 0  # output tokens that the request is expected to generate; 0 without an estimator
 
     @property
     def enqueued(self) -> float:
@@ -153,6 +154,14 @@ class Ranked:
 
     def chunk(self, ticket: Ticket) -> int | None:
         return self.chunk_tokens
+
+
+class RankedByRest(Ranked):
+    """Orders requests by a key that falls as they generate tokens. A preempted request gets a new key."""
+
+    def put_back(self, ticket: Ticket) -> None:
+        ticket.rank = (self.key(ticket), ticket.number)
+        super().put_back(ticket)
 
 
 class RankedByLength(Ranked):

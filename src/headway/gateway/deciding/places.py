@@ -19,7 +19,7 @@ from headway.views.instance import (
     InstanceView,
 )
 
-Counts = tuple[int, int, int, int]  # values of the signals in `SHARED`, for one place
+Counts = tuple[int, int, int, int, int]  # values of the signals in `SHARED`, for one place
 NO_COUNTS: Final[Counts] = (0, 0, 0, 0)
 FREE: Final = InstanceView(0, "")  # the signals of a free place
 
