@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from headway.scenario.scenario import Scenario
     from headway.schemas import schema, schema_file
     from headway.schemas.starters import write_starter
-    from headway.types import ADMIT, Admit, Delay, Path, Priority, Reject, Request, Route, Scale, Scorecard
+    from headway.types import ADMIT, Admit, Delay, Estimate, Path, Priority, Reject, Request, Route, Scale, Scorecard
     from headway.views.cluster import ClusterView
     from headway.views.events import (
         Arrived,
@@ -87,7 +87,7 @@ _NAMES_BY_MODULE = {
     "scenario.scenario": "Scenario",
     "schemas": "schema schema_file",
     "schemas.starters": "write_starter",
-    "types": "ADMIT Admit Delay Path Priority Reject Request Route Scale Scorecard",
+    "types": "ADMIT Admit Delay Estimate Path Priority Reject Request Route Scale Scorecard",
     "views.cluster": "ClusterView",
     "views.events": "Arrived BatchRan BlocksMoved Delayed Event Finished FirstToken Handed InstanceChanged Preempted "
     "Rejected Routed TransferBegan TransferEnded",
@@ -104,7 +104,19 @@ __all__ += ["Calibration", "Result", "Scenario", "summarize"]
 __all__ += ["convert_trace", "inspect_trace", "preview", "write_workload"]
 __all__ += ["schema", "schema_file", "write_starter"]
 __all__ += ["Bounds", "Bundle", "Context", "Ticket", "policy"]
-__all__ += ["ADMIT", "Admit", "Delay", "Path", "Priority", "Reject", "Request", "Route", "Scale", "Scorecard"]
+__all__ += [
+    "ADMIT",
+    "Admit",
+    "Delay",
+    "Estimate",
+    "Path",
+    "Priority",
+    "Reject",
+    "Request",
+    "Route",
+    "Scale",
+    "Scorecard",
+]
 __all__ += ["ClusterView", "InstanceView", "LoadSample", "PoolView"]
 __all__ += ["Event", "Finished", "FirstToken", "Handed", "InstanceChanged", "Routed"]
 __all__ += ["Arrived", "BatchRan", "BlocksMoved", "Delayed", "Preempted", "Rejected", "TransferBegan", "TransferEnded"]

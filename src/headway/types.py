@@ -103,6 +103,13 @@ class Priority(Struct, frozen=True, gc=False):
 NO_PRIORITY: Final = Priority()
 
 
+class Estimate(Struct, frozen=True, gc=False):
+    """How many tokens a request is expected to generate."""
+
+    tokens: int
+    error: float | None = None  # stated error: mean absolute error ÷ mean length of earlier answers; None: unknown
+
+
 class Admit(Struct, frozen=True, gc=False):
     pass
 

@@ -236,7 +236,7 @@ def test_policies_lists_the_catalogue(headway: Run) -> None:
     assert all(entry["summary"] for entry in found)
     stages = list(dict.fromkeys(entry["stage"] for entry in found))
     parts = ["scorer", "filter", "picker", "decider"]
-    assert stages == ["routing", *parts, "admission", "priority", "flow", "scheduler", "scaling"]
+    assert stages == ["routing", *parts, "admission", "priority", "flow", "estimator", "scheduler", "scaling"]
 
 
 def test_the_listing_has_a_line_for_each_policy_in_80_columns(headway: Run) -> None:

@@ -112,7 +112,7 @@ def test_scenario_deterministic_replay(tmp_path: Path) -> None:
         "workload": {"preset": "mixed-tenants-2026-11", "requests": 300, "timeout": "20s"},
         "cluster": {"instances": 3},
         "policies": {
-            "admission": {"name": "probabilistic", "sheddable": None, "low": 0.0},
+            "admission": {"name": "probabilistic", "sheddable": None, "k": 1, "power": 1},
             "priority": "by-class",
             "routing": "power-of-two",
             "scheduler": "priority",

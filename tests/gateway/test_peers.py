@@ -59,7 +59,7 @@ def test_each_peer_counts_the_others_requests_in_flight(pair):
     for thread in threads:
         thread.start()
     two.until(lambda: sum(view.inflight for view in two.app.plane.views) == 3)
-    assert [two.app.plane.places.own(place) for place in (0, 1)] == [(0, 0, 0, 0)] * 2
+    assert [two.app.plane.places.own(place) for place in (0, 1)] == [(0, 0, 0, 0, 0)] * 2
     two.app.plane.control.check([counts[0] for counts in two_counts(two)])
     stream(two)
     for thread in threads:
@@ -70,7 +70,7 @@ def test_each_peer_counts_the_others_requests_in_flight(pair):
 
 def two_counts(two):
     (peer,) = two.app.plane.places.peers.values()
-    return [peer.get(place, (0, 0, 0, 0)) for place in range(len(two.app.plane.views))]
+    return [peer.get(place, (0, 0, 0, 0, 0)) for place in range(len(two.app.plane.views))]
 
 
 def test_each_peer_learns_where_the_other_sent_prompts(pair):

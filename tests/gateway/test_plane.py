@@ -120,3 +120,56 @@ def test_without_the_key_a_gateway_believes_both():
     assert read(EventSettings, {"belief": "stored"}, "events").belief == "stored"
     with pytest.raises(HeadwayError, match=r"events\.belief: expected 'routed' or 'both' or 'stored', got"):
         read(EventSettings, {"belief": "told"}, "events")
+
+
+def expecting(spec, tape=None, **more):
+    """A plane whose policies route by expected KV, with two engines."""
+    routing = {"name": "weighted", "scorers": {"expected-kv": 1}}
+    plane = Plane(PlaneSettings(3, read_policies({"routing": routing, "estimator": spec, **more})), tape)
+    for place in range(2):
+        plane.join(0, place, {"id": f"e{place}", "serves": [], "kv_blocks": 1000})
+        plane.changed(0, place, "ready")
+    return plane
+
+
+def answer(plane, number, tokens):
+    flight = plane.arrive(number * 10, Request(number, number * 10, 64, Path((number,), (64,))))
+    plane.first_token(number * 10 + 1, number)
+    plane.finished(number * 10 + 2, number, "completed", tokens)
+    return flight.expected
+
+
+def test_the_estimator_learns_from_finished_answers_and_keeps_it_when_an_engine_joins():
+    tape = []
+    plane = expecting({"name": "by-class", "least": 2, "unknown_tokens": 70}, lambda *entry: tape.append(entry))
+    assert [answer(plane, number, tokens) for number, tokens in enumerate((9, 11, 20))] == [70, 70, 9]
+    plane.join(35, 2, {"id": "e2", "serves": [], "kv_blocks": 1000, "role": "prefill"})  # builds the policies again
+    plane.changed(36, 2, "ready")
+    assert answer(plane, 4, 20) == 11
+    plane.swap(60, {**plane.policies, "estimator": {"name": "by-class", "least": 2, "unknown_tokens": 80}})
+    assert answer(plane, 7, 20) == 80  # other settings start afresh
+    again = Plane(plane.settings)
+    for now_ps, kind, payload in [entry for entry in tape if entry[1] not in ("decided", "swap")]:
+        if now_ps < 60:
+            getattr(again, kind)(now_ps, *payload)
+    assert answer(again, 7, 20) == 11  # a replay has learned the same: 9, 11, 20, 20
+
+
+def test_an_estimator_that_is_not_read_does_not_run():
+    plane = Plane(PlaneSettings(1, read_policies({"routing": "round-robin"})))
+    assert plane.control.expectations is None
+
+
+def test_no_gateway_asks_an_oracle_for_lengths():
+    with pytest.raises(HeadwayError, match=r"policies\.estimator: 'noisy-oracle' is an oracle policy"):
+        read_policies({"estimator": "noisy-oracle"})
+
+
+def test_an_estimator_that_fails_stops_no_request(tmp_path):
+    file = tmp_path / "broken.py"
+    file.write_text("class Broken:\n    def estimate(self, request, cluster):\n        return request.id // 0\n")
+    plane = expecting(f"{file}:Broken")
+    failed = []
+    plane.versions.on_failure = lambda arm, error: failed.append(type(error).__name__)
+    assert answer(plane, 0, 5) == 256
+    assert failed == ["ZeroDivisionError"]

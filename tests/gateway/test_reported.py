@@ -390,6 +390,7 @@ def test_the_defaults_of_the_file_supply_what_it_omits(bench, date, expected):
         "admission": "always",
         "priority": "none",
         "flow": "none",
+        "estimator": "auto",
         "routing": expected[2],
     }
     assert settings(policies={"routing": "lmetric"}).policies["routing"] == "lmetric"

@@ -128,7 +128,7 @@ def test_negative_priorities_are_sheddable() -> None:
     admission = {"policy": "gaie-legacy", "gaie_qd_threshold": 3, "slo_priorities": {"batch": 1, "free": -9}}
     result = policies(admission=admission)["admission"]
     assert result["sheddable"] == ["sheddable", "background", "free"]
-    assert (result["queue_threshold"], result["kv_threshold"], result["high"]) == (3, 0.8, 1.0)
+    assert (result["queue_threshold"], result["kv_threshold"], result["k"]) == (3, 0.8, 1e6)
 
 
 @pytest.mark.parametrize(("scheduler", "sign"), [("priority-fcfs", 1), ("reverse-priority", -1)])

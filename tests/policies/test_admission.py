@@ -364,11 +364,12 @@ def test_one_instance_that_is_not_saturated_is_enough():
 
 
 @pytest.mark.parametrize(
-    ("queued", "power", "probability"), [(0, 1, 0), (2, 1, 0), (3, 1, 0.25), (4, 1, 0.5), (4, 3, 0.125), (6, 1, 1)]
+    ("queued", "k", "power", "probability"),
+    [(0, 1, 1, 0), (2, 1, 1, 0), (3, 1, 1, 0.25), (4, 1, 1, 0.5), (4, 1, 3, 0.125), (3, 2, 1, 0.5), (6, 1, 1, 1)],
 )
-def test_the_probability_grows_from_one_threshold_to_the_other(queued, power, probability):
+def test_the_probability_grows_from_the_threshold_on(queued, k, power, probability):
     instances = views(2, queued=[queued, queued], kv_blocks=[10, 10])
-    spec = {"name": "probabilistic", "low": 0.5, "high": 1.5, "power": power, "queue_threshold": 4.0}
+    spec = {"name": "probabilistic", "low": 0.5, "k": k, "power": power, "queue_threshold": 4.0}
     bench = Bench(spec, instances)
     assert bench.policy.probability(bench.cluster) == probability
     asked = [bench.ask(bench.request(slo_class="batch")) for _ in range(4000)]
@@ -378,15 +379,26 @@ def test_the_probability_grows_from_one_threshold_to_the_other(queued, power, pr
 
 def test_pressure_is_the_worse_of_queue_and_memory_and_the_mean_counts():
     instances = views(2, queued=[5, 0], kv_blocks=[10, 10], kv_used=[0, 4])
-    bench = Bench({"name": "probabilistic", "low": 0, "high": 1}, instances)
-    assert bench.policy.probability(bench.cluster) == 0.75
+    bench = Bench({"name": "probabilistic", "k": 1, "power": 1}, instances)
+    assert bench.policy.probability(bench.cluster) == 0.75  # (5/5 + 0.4/0.8) / 2
 
 
-def test_llm_d_s_admitter_is_one_setting():
-    spec = {"name": "probabilistic", "low": 0, "high": (1 / 300) ** 0.2, "power": 5}
-    instances = views(1, queued=[1])
-    bench = Bench(spec, instances)
-    assert bench.policy.probability(bench.cluster) == pytest.approx(300 * 0.2**5)
+@pytest.mark.parametrize(
+    ("kv_used", "probability"),
+    [  # s = KV use / 0.8; 300 s^5 by hand
+        (0, 0.0),
+        (64, 300 * 0.0000032768),  # s = 0.08
+        (120, 300 * 0.0000759375),  # s = 0.15
+        (160, 300 * 0.00032),  # s = 0.2
+        (240, 300 * 0.00243),  # s = 0.3
+        (256, 1.0),  # s = 0.32: 300 * 0.0033554432 is above 1
+        (1000, 1.0),
+    ],
+)
+def test_the_default_probabilities_are_those_of_llm_d_s_admitter(kv_used, probability):
+    instances = views(1, kv_blocks=[1000], kv_used=[kv_used])
+    bench = Bench("probabilistic", instances)
+    assert bench.policy.probability(bench.cluster) == pytest.approx(probability)
 
 
 # --- the deadline -----------------------------------------------------------------------------------------------------
@@ -444,7 +456,7 @@ def test_what_all_of_them_read_is_declared_and_every_default_is_written_out():
 
 def test_two_that_draw_have_streams_of_their_own():
     instances = views(1, queued=[4])
-    one = {"name": "probabilistic", "low": 0, "high": 1.6}
+    one = {"name": "probabilistic", "k": 0.625, "power": 1}
     bench = Bench({"name": "all-of", "policies": [one, one]}, instances)
     asked = [bench.ask(bench.request(slo_class="batch")) for _ in range(4000)]
     assert abs(asked.count(ADMIT) / 4000 - 0.25) < 0.03  # half of the half
@@ -461,7 +473,7 @@ def test_two_that_draw_have_streams_of_their_own():
         ({"name": "token-bucket", "rate": 0}, r"^policies\.admission\.rate: must lie between 0\.001 and 1e\+09, got 0"),
         ({"name": "token-bucket", "by": "bytes"}, r"admission\.by: expected 'requests' or 'tokens', got 'bytes'"),
         ({"name": "tier-shed", "keep": "gold"}, r"keep: 'gold' is not in `classes`, which has: realtime, standard"),
-        ({"name": "probabilistic", "low": 2.0}, r"'low' must be less than 'high', got 2 and 1"),
+        ({"name": "probabilistic", "k": 0}, r"admission\.k: must lie between 1e-06 and 1e\+09, got 0"),
         ({"name": "deadline", "targets": {"a": 5}}, r"targets\.a: 5 is not a duration"),
         ({"name": "deadline", "targets": {"a": "0s"}}, r"targets\.a: must be greater than zero, got '0s'"),
         ({"name": "tenant-fair", "weights": {"a": 0.0}}, r"weights\.a: must lie between 1e-9 and 1e9, got 0\.0"),
@@ -489,7 +501,7 @@ IN_RUNS: dict[str, Any] = {
     "saturation": {"queue_threshold": 1, "kv_threshold": 0.5, "sheddable": None},
     "deadline": {"targets": {"realtime": "150ms", "standard": "400ms"}},
     "tenant-fair": {"total": 10, "weights": {"chatty": 2}},
-    "probabilistic": {"low": 0.1, "high": 1.2, "power": 2, "sheddable": None},
+    "probabilistic": {"low": 0.1, "k": 0.9, "power": 2, "sheddable": None},
     "all-of": {
         "policies": [
             {"name": "token-bucket", "rate": 80, "burst": 6, "on_empty": "delay", "max_wait_s": 1},

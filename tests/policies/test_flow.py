@@ -195,6 +195,43 @@ def test_saturation_by_concurrency_counts_what_this_router_sent() -> None:
     assert by_tokens.saturated(cluster)
 
 
+def open_bands(inflight: int, **parameters: Any) -> list[int]:
+    """The most important of four bands that may send while this many of ten requests are in flight."""
+    view = InstanceView(0, "a", inflight=inflight)
+    names = {"by": "score", "thresholds": [3, 2, 1], "saturation": "concurrency", "max_inflight": 10}
+    flow = bands(**names | parameters)
+    return [place for place in range(4) if flow.is_open(place, ClusterView([view]))]
+
+
+def test_ceilings_hold_the_lower_bands_back_in_equal_steps() -> None:
+    """By hand: the ceilings are 1, 0.75, 0.5 and 0.25."""
+    held = [
+        open_bands(inflight, ceiling="holdback", min_ceiling=0.25, max_inflight=4) for inflight in (0, 1, 2, 3, 4, 5)
+    ]
+    assert held == [[0, 1, 2, 3], [0, 1, 2], [0, 1], [0], [], []]
+    assert open_bands(9, ceiling="holdback", min_ceiling=1) == [0, 1, 2, 3]
+
+
+def test_reflective_ceilings_close_a_band_gradually() -> None:
+    """By hand: at s = 0.4 the ceilings are 1, 0.87, 0.73 and 0.6. At 0.7 the last two, 0.53 and 0.3, are reached: they
+    are open for one dispatch in round(0.7 / 0.3) = 2. At 0.8 they are open for one in 4."""
+    assert open_bands(4, ceiling="reflective") == [0, 1, 2, 3]
+    assert open_bands(10, ceiling="reflective") == []
+    assert open_bands(0, ceiling="reflective") == [0, 1, 2, 3]
+    view = InstanceView(0, "a")
+    flow = bands(by="score", thresholds=[3, 2, 1], saturation="concurrency", max_inflight=10, ceiling="reflective")
+    for inflight, period in ((7, 2), (8, 4), (9, 9)):
+        view.inflight, flow.turn = inflight, 0
+        assert flow.is_open(0, ClusterView([view]))
+        turns = [flow.is_open(3, ClusterView([view])) for _ in range(2 * period)]
+        assert turns == 2 * [*[False] * (period - 1), True]
+
+
+def test_with_ceilings_saturation_is_the_mean_of_queue_or_memory() -> None:
+    views = [InstanceView(0, "a", queued=5, kv_blocks=10), InstanceView(1, "b", kv_used=4, kv_blocks=10)]
+    assert bands(ceiling="holdback").level(ClusterView(views)) == 0.75  # (5/5 + 0.4/0.8) / 2
+
+
 def test_only_what_the_saturation_signal_reads_is_declared() -> None:
     assert bands().entry.reported == ("queued", "kv_used")
     assert bands(saturation="concurrency").entry.reported == bands(saturation="never").entry.reported == ()
@@ -448,6 +485,8 @@ def flows(draw: st.DrawFn) -> Json:
         "kv_threshold": draw(st.sampled_from([0.1, 0.3, 0.5, 0.8])),
         "max_inflight": draw(st.integers(1, 4)),
         "max_inflight_tokens": draw(st.none() | st.integers(1, 150)),
+        "ceiling": draw(st.sampled_from(["none", "none", "holdback", "reflective"])),
+        "min_ceiling": draw(st.sampled_from([0.0, 0.3, 1.0])),
     }
 
 

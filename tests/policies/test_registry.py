@@ -379,7 +379,7 @@ def test_the_catalogue_shows_a_users_class_of_whatever_stage(tmp_path):
         file = user_file(tmp_path, text.format(method), f"{stage}.py")
         assert [(entry.stage, entry.name) for entry in catalogue.find(f"{file}:Mine")] == [(stage, "Mine")]
     with pytest.raises(
-        HeadwayError, match="class 'Mine' has none of the methods of a policy: admit, prioritise, route, score"
+        HeadwayError, match="class 'Mine' has none of the methods of a policy: admit, prioritise, estimate, route"
     ):
         catalogue.find(f"{user_file(tmp_path, text.format('guess'))}:Mine")
 

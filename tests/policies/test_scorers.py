@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import headway.policies.weighted  # noqa: F401  (registers the scorers)
+import headway.policies.weighted
 from drawing import draws
 from headway.errors import HeadwayError
 from headway.policies import registry
@@ -20,7 +20,10 @@ from headway.views.cluster import ClusterView
 from headway.views.events import Finished, Routed
 from headway.views.instance import InstanceView
 
-EXACT = ("inflight", "inflight_tokens", "pending_prefill_tokens", "prefix_index")
+EXACT = (
+    *("inflight", "inflight_tokens", "pending_prefill_tokens", "prefix_index"),
+    *("expected_output_tokens", "expected_tokens"),
+)
 
 
 class Estimate:
@@ -37,6 +40,7 @@ class Bench:
         self.views = [InstanceView(index, f"i{index}", kv_blocks=100) for index in range(instances)]
         self.context = Context(self.views, lambda name: Random(1), Estimate(), 16, truth)
         self.cluster = ClusterView(self.views)
+        self.cluster._estimate = headway.types.Estimate(100)
         self.scorer = registry.build("scorer", {"name": name, **parameters}, "scorer")
         if hasattr(self.scorer, "bind"):
             self.scorer.bind(self.context)

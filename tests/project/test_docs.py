@@ -302,6 +302,7 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     folder = tmp_path_factory.mktemp("run") / "run"
     result.save(folder)
     words |= {file.name for file in folder.iterdir()}
+    words |= _paths(package.simulate({**TINY, "policies": {"estimator": "constant"}}).summary())
     scenario = Scenario.load(TINY)
     words |= _paths({"sessions": sessions(Recorder(), 0)}) | {control.name for control in CONTROLS}
     words |= _paths({"fairness": fairness(Recorder(), Sample([], [], [], [], [], [], {}, None), 0)})

@@ -23,7 +23,9 @@ from headway.types import Json
 
 WRONG = "zzzzz"
 KNOWN = re.compile(r"Known(?: stages)?: (.*?)\.$")
-UNUSED = re.compile(r"policies\.(scheduler|scaling)")  # stages of a bundle that the gateway does not build
+UNUSED = re.compile(
+    r"policies\.(scheduler|scaling)|canary\.policies\.policies\.estimator"
+)  # stages of a bundle that the gateway does not build
 Wrap = Callable[[Any], Any]
 TAGS = {
     "dist",

@@ -10,6 +10,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import headway
 import headway.policies  # (declares the policies)
@@ -17,6 +18,7 @@ from headway import ADMIT, Admit, ClusterView, FirstToken, HeadwayError, Instanc
 from headway.policies import registry
 from headway.policies.code import language as lang
 from headway.policies.code.kinds import of_value
+from headway.policies.estimators import Learned, NoisyOracle
 from headway.policies.flow import Bands
 from headway.policies.queues import Fifo
 from headway.views.cluster import Totals
@@ -215,6 +217,37 @@ def test_the_true_cache_state_is_refused_to_who_is_no_oracle() -> None:
 
     with pytest.raises(HeadwayError, match="true cache state"):
         headway.simulate(scenario(), routing=Greedy())
+
+
+@pytest.mark.parametrize("estimator", ["by-class", {"name": "noisy-oracle", "error": 0.5}], ids=str)
+def test_an_estimate_does_not_lead_to_the_true_length(estimator: Any) -> None:
+    """Not even if an oracle makes it, nor to the oracle, which may ask for the truth."""
+
+    class Reading(Probe):
+        def search(self, place: str, *roots: object) -> None:
+            super().search(place, *roots)
+            self.found += [
+                f"{place}: an estimator" for thing in reach(*roots) if isinstance(thing, Learned | NoisyOracle)
+            ]
+
+        def route(self, request: Request, cluster: ClusterView) -> Route:
+            self.search("estimate", cluster.estimate)
+            with pytest.raises(HeadwayError, match="tells it only to an oracle"):
+                self.context.true_length(request)
+            return super().route(request, cluster)
+
+    routing, admission, scheduler = Reading(), Probe(), Peeping()
+    given = scenario(policies={"estimator": estimator})
+    given["cluster"]["instances"] = 1  # the scheduler has one queue
+    headway.simulate(given, routing=routing, admission=admission, scheduler=scheduler)
+    assert routing.calls["estimate"] == 12 and admission.calls["admit"] == 12
+    assert not routing.found and not admission.found and not scheduler.probe.found
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in registry.entries("estimator") if not entry.oracle])
+def test_no_estimate_depends_on_lengths_that_nothing_has_shown_yet(name: str, tmp_path: Path) -> None:
+    policies = {"estimator": name, "scheduler": {"name": "shortest-expected", "aging": 0}}
+    assert len(lined_up(tmp_path, policies)) == 1
 
 
 class Peeping:
@@ -450,6 +483,7 @@ def test_what_the_language_can_read_of_a_record_is_what_its_kind_says() -> None:
 
         def observe(self, event: Any) -> None: ...
 
+    Reader.entry = replace(registry.default_entry("routing", Reader), exact=("all", "expected_tokens"))  # type: ignore[attr-defined]
     routing = Reader()
     headway.simulate(scenario(), routing=routing)
     assert len(routing.requests) == 12

@@ -53,13 +53,15 @@ class Audience:
         self.signals: dict[str, None] = {}
         self.lock: ViewLock | None = None  # set while the views are locked during calls of policies
 
-    def join(self, now_ps: int, policies: Sequence[Any], flights: dict[int, Flight]) -> None:
+    def join(
+        self, now_ps: int, policies: Sequence[Any], flights: dict[int, Flight], context: Context | None = None
+    ) -> None:
         """Bind these policies and send them all events from now on. For each request in flight, the policies first
-        receive events as if the request were routed now."""
+        receive events as if the request were routed now. `context` replaces the context of the other policies."""
         for policy in policies:
             bind = getattr(policy, "bind", None)
             if bind is not None:
-                self._call(policy, bind, self.context)
+                self._call(policy, bind, context or self.context)
         self.show(now_ps, kept_signals(policies), flights)
         self.update_indexes()
         joining = [policy.observe for policy in policies if hasattr(policy, "observe")]

@@ -25,6 +25,7 @@ class Flight(Struct, eq=False, gc=False):
     reason: str = ""  # the reason that the policy gave for the route
     prefill: InstanceView | None = None  # the instance that computes the prompt, if it is not `view`; None afterwards
     first_ps: int = -1  # time of the first token; -1 if there is none yet
+    expected: int = 0  # number of output tokens that the request is expected to generate; 0 without an estimator
 
 
 class Queued:
@@ -59,6 +60,8 @@ class Flights(Struct, eq=False):
         view.inflight += 1
         view.inflight_tokens += request.prompt_tokens
         view.routed += 1
+        if flight.expected:
+            view.expected_output_tokens += flight.expected
         if prefill is not None:
             prefill.inflight += 1
             prefill.inflight_tokens += request.prompt_tokens
@@ -93,6 +96,8 @@ class Flights(Struct, eq=False):
         view.pending_prefill_tokens -= flight.pending
         if flight.first_ps >= 0:
             view.decode_tokens -= tokens
+        if flight.expected:
+            view.expected_output_tokens -= flight.expected
         if completed:
             view.completed += 1
         view.output_tokens += output_tokens

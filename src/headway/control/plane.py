@@ -1,4 +1,4 @@
-"""The control plane: admission, then priority, then flow control, then routing, over the router's own counts.
+"""The control plane: estimator, admission, priority, flow control, then routing, over the router's own counts.
 
 It does no I/O and has no clock. Its driver (the simulator's event loop, or the gateway's asyncio loop) passes the time
 and the event, and carries out the answer:
@@ -36,6 +36,7 @@ from msgspec.structs import replace
 from headway.config.units import duration_text
 from headway.config.wording import shown
 from headway.control.audience import Audience, Observe
+from headway.control.expectations import Expectations, LengthsOf
 from headway.control.flights import QUEUED, Answer, Decision, Flight, Flights, TimedOut, Unserved
 from headway.control.journal import UNFORCED, Forced, Journal
 from headway.control.model_groups import ModelGroups
@@ -48,18 +49,19 @@ from headway.policies.disaggregation import make_pairing
 from headway.policies.flow import NoFlow, Waiting
 from headway.policies.prefix_index import PrefixIndex
 from headway.policies.registry import entry_of, figures, ours
-from headway.types import ADMIT, NEVER, NO_PRIORITY, SERVING, Admit, Delay, Priority, Reject, Request, Route
+from headway.types import ADMIT, NEVER, NO_PRIORITY, SERVING, Admit, Delay, Estimate, Priority, Reject, Request, Route
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
 
 MOST_TOKENS: Final = 1 << 62  # maximum value of `cached_tokens` in a route
+UNKNOWN: Final = Estimate(256)  # the estimate of a request if the estimator of a gateway fails
 MOST_DELAYS: Final = 100_000  # maximum number of delays per request; with more, the policy would never admit it
 
 
 class ControlPlane:
-    """Asks the policies for decisions: admission, priority, flow control, routing. `flights` contains the requests in
-    flight, and `waiting` the requests that wait at the router. `audience` sends events to policies and other
-    observers."""
+    """Asks the policies for decisions: estimator, admission, priority, flow control, routing. `flights` contains the
+    requests in flight, and `waiting` the requests that wait at the router. `audience` sends events to policies and
+    other observers."""
 
     def __init__(
         self,
@@ -68,7 +70,9 @@ class ControlPlane:
         priority: Any,
         routing: Any,
         flow: Any = None,
+        estimator: Any = None,
         *,
+        lengths: LengthsOf | None = None,
         patience_ps: int = NEVER,
         unserved: str | None = None,
         journals: Sequence[Journal] = (),
@@ -80,7 +84,7 @@ class ControlPlane:
         """Create a control plane and bind its policies. `patience_ps` is the maximum time that a request waits for an
         instance to start. If no instance starts in time, the request is rejected with the reason `unserved`. `observe`
         receives the same events as the policies. `on_indexes` is called with all current prefix indexes whenever
-        policies join."""
+        policies join. `lengths` returns the true output length of a request, for an estimator that is an oracle."""
         self.cluster = ClusterView(context.instances)
         self.cluster.explain = bool(journals)
         self.context, self.ordered = context, context.instances
@@ -91,6 +95,10 @@ class ControlPlane:
         self.policies = {"admission": admission, "priority": priority, "routing": self.stages.routing}
         if self.flow is not None:
             self.policies["flow"] = self.flow
+        self.expectations: Expectations | None = None
+        if estimator is not None:
+            self.policies["estimator"] = estimator
+            self.expectations = Expectations(estimator, lengths)
         self.flights = Flights()
         self.groups = ModelGroups(context.instances)
         on_error = None if guard is None else guard.observer_failed
@@ -101,6 +109,8 @@ class ControlPlane:
         within = duration_text(self.waiting.patience_ps)
         self.unserved = Unserved(unserved or f"503: no instance came up within {within}")
         self.audience.join(0, [admission, priority, self.stages.routing, *self.waiting.queues()], {})
+        if self.expectations is not None:
+            self.audience.join(0, [estimator], {}, self.expectations.context(context))
         if observe is not None:
             self.audience.observers.append(observe)
         reported = [signal for policy in self.policies.values() for signal in entry_of(policy).reported]
@@ -160,6 +170,8 @@ class ControlPlane:
         if not group.instances:
             self.waiting.strand(now_ps, request, group)
             return None
+        if self.expectations is not None:
+            self._expect(request)
         lock = self.lock
         if lock is None:
             verdict = stages.admission.admit(request, cluster)
@@ -186,6 +198,17 @@ class ControlPlane:
         if self.guard is None:
             return self._choose(now_ps, request, priority, stages)
         return self._route(now_ps, request, priority, stages)
+
+    def _expect(self, request: Request) -> None:
+        """Estimate the output length of a request before policies decide on it."""
+        assert self.expectations is not None
+        try:
+            self.expectations.look(request, self.cluster, None if self.lock is None else self.lock.call)
+        except (Exception, SystemExit) as error:
+            if self.guard is None:
+                raise
+            self.cluster._estimate = UNKNOWN
+            self.guard.observer_failed(self.expectations.estimator.estimate, error)
 
     def _refuse(self, now_ps: int, request: Request, verdict: Reject | Delay, stages: Stages) -> Reject | None:
         stages.check_verdict(verdict, request)
@@ -239,6 +262,8 @@ class ControlPlane:
                 stages.check_roles(decision, view, prefill, request)
             pending = request.prompt_tokens - cached if request.prompt_tokens > cached else 0
             flight = Flight(request, view, cached, pending, score, priority.hints, decision.reason, prefill)
+            if self.expectations is not None:
+                flight.expected = self.cluster.expected_tokens
             self.flights.send(flight)
             self.audience.on_routed(now_ps, flight)
             return flight
@@ -323,6 +348,8 @@ class ControlPlane:
                 answer = TimedOut(entry.reason)
             elif group.instances and (entry := flow.take(cluster)) is not None:
                 cluster.priority = entry.priority
+                if self.expectations is not None:
+                    self._expect(entry.request)
                 answer = self._route(now_ps, entry.request, entry.priority, self.stages)
             elif group.empty_ps + self.waiting.patience_ps <= now_ps and (entry := flow.oldest()) is not None:
                 answer = Reject(self.unserved.reason)
@@ -387,6 +414,8 @@ class ControlPlane:
         cluster.now_ps, cluster.priority = now_ps, priority
         cluster.instances, cluster.group = group.instances, group.number
         if group.instances:
+            if self.expectations is not None:
+                self._expect(request)
             answer = self._route(now_ps, request, priority, self.stages)
             self._tell_refused(now_ps, request, answer)
             return answer

@@ -12,7 +12,7 @@ from headway.display.displayed import Document, Types, columns_of
 from headway.errors import HeadwayError, argument
 from headway.experiment.repeatable import Repetition
 from headway.policies import registry
-from headway.policies.bundle import STAGES, WRITTEN, Bundle, complexity, is_bundle, source_of
+from headway.policies.bundle import FURTHER, STAGES, WRITTEN, Bundle, complexity, is_bundle, source_of
 from headway.policies.code import check, stage_of
 from headway.policies.tree import tree_source
 from headway.scenario.overrides import policy_config
@@ -66,8 +66,8 @@ def check_policy(file: str | Path, stage: str | None = None) -> PolicyCheck:
     `policies` has the signals, parameters and complexity of each policy. If `stage` is None, the function that the
     source defines determines the stage.
     """
-    if stage is not None and stage not in STAGES:
-        raise HeadwayError(f"stage: there is no stage {shown(stage)}.{suggest(stage, STAGES)}")
+    if stage is not None and stage not in (*STAGES, *FURTHER):
+        raise HeadwayError(f"stage: there is no stage {shown(stage)}.{suggest(stage, (*STAGES, *FURTHER))}")
     if registry.is_file(str(file)):
         return _document(str(file), None, [_python(str(file), entry) for entry in _entries(str(file), stage)])
     path = Path(file)

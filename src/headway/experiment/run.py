@@ -83,7 +83,7 @@ def read_run(folder: Path, key: str, trace: str) -> Result | None:
         return None
 
 
-ROUTER_STAGES = ("admission", "priority", "routing", "flow")
+ROUTER_STAGES = ("admission", "priority", "routing", "flow", "estimator")
 Progress = Callable[[int, int], None]  # arguments: id of the last arrived request, simulated picoseconds
 
 
@@ -95,6 +95,7 @@ def simulate(
     admission: Any = None,
     priority: Any = None,
     flow: Any = None,
+    estimator: Any = None,
     routing: Any = None,
     scheduler: Any = None,
     scaling: Any = None,
@@ -118,6 +119,7 @@ def simulate(
         admission=admission,
         priority=priority,
         flow=flow,
+        estimator=estimator,
         routing=routing,
         scheduler=scheduler,
         scaling=scaling,
@@ -172,7 +174,8 @@ class Prepared(Struct, frozen=True):
         streams = partial(stream, seed)
         return Simulation(
             self.setup,
-            **{stage: policy for stage, policy in self.policies.items() if stage != "scaling"},
+            **{stage: policy for stage, policy in self.policies.items() if stage not in ("scaling", "estimator")},
+            lengths=self.policies["estimator"],
             rng=streams,
             estimator=estimator,
             journals=[

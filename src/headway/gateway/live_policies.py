@@ -15,7 +15,8 @@ from headway.policies.policy_schema import policy_form
 from headway.policies.registry import DEFAULT_POLICIES, gateway_policies
 from headway.types import Json
 
-STAGES: Final = ("admission", "priority", "flow", "routing")  # the policy stages that a gateway runs
+STAGES: Final = ("admission", "priority", "flow", "estimator", "routing")  # the policy stages that a gateway runs
+SHARED: Final = {"flow": "queue", "estimator": "estimator"}  # stages that the policies in force run for candidates too
 FILE_KEYS: Final = ("path", "file", "policies")  # a string under one of these keys is the name of a file
 
 
@@ -52,12 +53,15 @@ def read_block(block: Any) -> Json:
 def read_candidate(block: Any, where: str) -> Json:
     """Read a candidate's policies: a block, a bundle's file or a bundle's document. A candidate may omit stages."""
     if isinstance(block, str) or (isinstance(block, dict) and "format" in block):
-        block = changed_stages(Bundle.read(block))
+        changed = changed_stages(Bundle.read(block))
+        block = {stage: spec for stage, spec in changed.items() if stage not in SHARED}  # ignored, like `scheduler`
     if not isinstance(block, dict):
         raise HeadwayError(f"{where}: expected a mapping of stages or a bundle, got {shown(block)}.")
     _check_stages(block, where)
-    if "flow" in block:
-        raise HeadwayError(f"{where}.flow: a candidate shares the queue of the policies in force. Remove `flow`.")
+    for stage, shared in SHARED.items():
+        if stage in block:
+            wrong = f"a candidate shares the {shared} of the policies in force"
+            raise HeadwayError(f"{where}.{stage}: {wrong}. Remove `{stage}`.")
     specs = {stage: block[stage] for stage in STAGES if stage in block}
     if not specs:
         raise HeadwayError(f"{where}: name at least one policy, as in {{routing: lmetric}}.")

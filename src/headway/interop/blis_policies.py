@@ -175,11 +175,12 @@ def _admit(admission: _Admission, priorities: dict[str, int], where: str, notes:
     if name == "gaie-legacy":
         queue, kv = admission.gaie_qd_threshold, admission.gaie_kv_threshold
         # BLIS rejects requests if the mean saturation is 1 or more.
-        # Here, the probability of rejection rises from 0 at `low` to 1 at `high`.
+        # Here, the probability of rejection rises from 0 at `low` to 1 at `low` + 1/`k`.
         return {
             "name": "probabilistic",
             "low": 0.999999,
-            "high": 1.0,
+            "k": 1e6,
+            "power": 1,
             "queue_threshold": 5 if queue is None else plain(queue),
             "kv_threshold": 0.8 if kv is None else kv,
             "sheddable": [name for name, value in _ranked(priorities) if value < 0],

@@ -5,6 +5,7 @@ from headway.policies import (  # noqa: F401
     b3,
     basic,
     disaggregation,
+    estimators,
     filters,
     flow,
     kv_aware,

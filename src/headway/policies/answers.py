@@ -6,10 +6,11 @@ from typing import Any, Final
 
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.types import Delay, Priority, Reject, Request, Scale
+from headway.types import Delay, Estimate, Priority, Reject, Request, Scale
 from headway.views.pool import PoolView
 
 LONGEST_PS: Final = 1 << 62  # maximum delay of a request
+MOST_EXPECTED: Final = 1_000_000_000  # maximum number of expected output tokens
 VERDICT: Final = "admit must return ADMIT, a Reject, or a Delay of 1 ps to 2**62 ps"
 
 
@@ -32,6 +33,19 @@ def check_priority(policy: Any, priority: object, request: Request) -> None:
     if not isinstance(priority.reason, str):
         right = "prioritise must give the reason as a text"
         raise wrong_answer("policies.priority", policy, right, priority.reason, request)
+
+
+def check_estimate(policy: Any, answer: object, request: Request) -> Estimate:
+    """Return the answer of an estimator as an `Estimate`. A whole number is an estimate without a stated error."""
+    estimate = answer if isinstance(answer, Estimate) else Estimate(answer)  # type: ignore[arg-type]
+    error = estimate.error
+    stated = error is None or (is_number(error) and error >= 0)
+    if type(estimate.tokens) is int and 1 <= estimate.tokens <= MOST_EXPECTED and stated:
+        return estimate
+    right = (
+        f"estimate must return a whole number of tokens from 1 to {MOST_EXPECTED:,}, or an Estimate of such a number"
+    )
+    raise wrong_answer("policies.estimator", policy, right, answer, request)
 
 
 def check_scale(policy: Any, answer: object, pool: PoolView) -> None:

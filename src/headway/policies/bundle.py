@@ -38,6 +38,7 @@ from headway.types import Json
 
 FORMAT: Final = 1
 STAGES: Final = ("admission", "priority", "routing", "scheduler", "scaling")
+FURTHER: Final = ("estimator",)  # stages that a bundle has only if their policy is not the default
 # Type of a policy -> keys, of which the policy must have exactly one.
 TYPES: Final = {"parameters": ("template",), "tree": ("tree",), "code": ("source", "path")}
 PARAMETERS: Final = {"const": "parameters", "description": "a template of Headway with these parameters"}
@@ -75,7 +76,7 @@ class BundlePolicyForm(Struct, frozen=True, eq=False):
         )
 
 
-POLICIES_FORM: Final = Form.of(Mapped({stage: BundlePolicyForm(stage) for stage in STAGES}))
+POLICIES_FORM: Final = Form.of(Mapped({stage: BundlePolicyForm(stage) for stage in (*STAGES, *FURTHER)}))
 
 
 class BundleKeys(Struct):
@@ -100,9 +101,13 @@ class Bundle(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         for stage in self.policies:
-            if stage not in STAGES:
-                raise HeadwayError(f"policies.{cut(str(stage))}: there is no such stage.{suggest(str(stage), STAGES)}")
+            if stage not in (*STAGES, *FURTHER):
+                nearest = suggest(str(stage), (*STAGES, *FURTHER))
+                raise HeadwayError(f"policies.{cut(str(stage))}: there is no such stage.{nearest}")
         every = {stage: _normalise(self.policies.get(stage), stage) for stage in STAGES}
+        for stage in FURTHER:
+            if (spec := _normalise(self.policies.get(stage), stage)) != DEFAULT_POLICIES[stage]:
+                every[stage] = spec
         msgspec.structs.force_setattr(self, "policies", every)
 
     @classmethod

@@ -49,6 +49,7 @@ class Context:
         self.estimator = estimator
         self.block_tokens = block_tokens  # block size of the engines
         self._truth = truth
+        self._lengths: Callable[[Request], int] | None = None
         self.auto = auto
         self.belief: Belief = belief
         self._indexes: dict[Figures, PrefixIndex] = {}
@@ -105,6 +106,13 @@ class Context:
         renamed.rng = partial(_stream, self.rng, form)
         return renamed
 
+    def with_lengths(self, lengths: Callable[[Request], int]) -> Context:
+        """Return a copy of the context for an oracle that may ask for the true output lengths. No other policy gets
+        this copy."""
+        knowing = copy(self)
+        knowing._lengths = lengths
+        return knowing
+
     @property
     def indexes(self) -> list[PrefixIndex]:
         return list(self._indexes.values())
@@ -120,6 +128,13 @@ class Context:
         if self._truth is None:
             raise HeadwayError("Only the simulator knows the true cache state; this policy cannot run live.")
         return self._truth(request)
+
+    def true_length(self, request: Request) -> int:
+        """Return how many tokens the request will generate. Only an estimator that is declared as an oracle may call
+        this."""
+        if self._lengths is None:
+            raise HeadwayError("Only the simulator knows the true output length, and tells it only to an oracle.")
+        return self._lengths(request)
 
 
 def _stream(rng: Callable[[str], Random], form: str, name: str) -> Random:

@@ -86,6 +86,7 @@ class Half(ClusterView):
         self.now_ps = cluster.now_ps
         self.priority = cluster.priority
         self.explain = cluster.explain
+        self._estimate = cluster._estimate
         self._tenants = cluster._tenants
         self._totals = cluster._totals
         return self

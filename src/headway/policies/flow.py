@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict, defaultdict
 from heapq import heapify, heappop, heappush
-from math import isfinite, lcm
+from math import fsum, isfinite, lcm
 from typing import Annotated, Final, Literal
 
 from msgspec import Struct, field
@@ -113,6 +113,12 @@ class Bands:
     `max_inflight_tokens` prompt tokens per instance, if set. Between two reports utilization dispatches every queued
     request; concurrency does not.
 
+    `ceiling` holds the lower bands back before that, gradually. It replaces the rule above by a saturation s: the mean
+    over instances of max(queue ÷ `queue_threshold`, KV use ÷ `kv_threshold`), or with concurrency the highest share of
+    a limit. Band i of N (0: the most important) is open while s is below its ceiling. With holdback the ceilings fall
+    in equal steps from 1 to `min_ceiling`. With reflective the ceiling is 1 − i × s ÷ (N − 1). Between it and s = 1 a
+    reflective band is open for one dispatch in round(s ÷ (1 − s)). While nothing is in flight, every band is open.
+
     The queue is examined when a request arrives, gets its first token or ends, and when a timeout is due. Requests that
     waited for `ttl` time out first. Then requests are dispatched. Then those beyond `band_capacity` in a band, or
     beyond `capacity` in all, are rejected, the newest first.
@@ -133,6 +139,8 @@ class Bands:
     kv_threshold: Annotated[float, Bounds(0.01, 1)] = 0.8
     max_inflight: Annotated[int, Bounds(1, 100_000, log=True)] = 100
     max_inflight_tokens: Annotated[int | None, Bounds(1, 1e9, log=True)] = None
+    ceiling: Literal["none", "holdback", "reflective"] = "none"
+    min_ceiling: Annotated[float, Bounds(0, 1)] = 0.5
 
     def __post_init__(self) -> None:
         exact, reported = READS[self.saturation]
@@ -155,6 +163,7 @@ class Bands:
         self.usual = self.places.get("standard", len(self.classes) - 1)
         self.waiting: OrderedDict[int, Waiting] = OrderedDict()  # request id -> entry, the oldest first
         self.came = 0
+        self.turn = 0  # number of dispatches for which a reflective ceiling was reached
         self.peak = 0
         self.timed_out = 0
         self.turned_away = 0
@@ -201,9 +210,12 @@ class Bands:
     def take(self, cluster: ClusterView) -> Waiting | None:
         """Remove and return the next request to dispatch. If the queue is empty or the cluster is saturated, return
         None."""
-        if not self.waiting or self.saturated(cluster):
+        if not self.waiting:
             return None
-        band = next(band for band in self.bands if band.members)
+        place = next(place for place, band in enumerate(self.bands) if band.members)
+        if self.saturated(cluster) if self.ceiling == "none" else not self.is_open(place, cluster):
+            return None
+        band = self.bands[place]
         while True:
             rank, _, lane = heappop(band.turns)
             lane.waits = False
@@ -244,6 +256,37 @@ class Bands:
             if most_tokens is not None:
                 return sum([view.inflight_tokens for view in instances]) >= len(instances) * most_tokens
         return False
+
+    def is_open(self, place: int, cluster: ClusterView) -> bool:
+        """Return whether the band at this place is below its ceiling. A ceiling never rises from one band to the
+        next."""
+        level = self.level(cluster)
+        last = len(self.bands) - 1
+        if self.ceiling == "holdback":
+            open_now = level < 1.0 - (place * (1.0 - self.min_ceiling) / last if last else 0.0)
+        elif not place or level < 1.0 - place * level / last:
+            open_now = level < 1.0
+        elif level >= 1.0:
+            open_now = False
+        else:
+            self.turn += 1
+            open_now = self.turn % max(1, int(level / (1.0 - level) + 0.5)) == 0
+        return open_now or not any(view.inflight for view in cluster.instances)
+
+    def level(self, cluster: ClusterView) -> float:
+        """Return the saturation that ceilings are compared with; from 1 on, the cluster is saturated."""
+        instances = cluster.instances
+        if self.saturation == "utilization":
+            queue, kv = self.queue_threshold, self.kv_threshold
+            shares = [max(view.queued / queue, view.kv_used / view.kv_blocks / kv) for view in instances]
+            return fsum(shares) / len(instances)
+        if self.saturation == "concurrency":
+            level = sum([view.inflight for view in instances]) / (len(instances) * self.max_inflight)
+            if self.max_inflight_tokens is not None:
+                tokens = sum([view.inflight_tokens for view in instances])
+                level = max(level, tokens / (len(instances) * self.max_inflight_tokens))
+            return level
+        return 0.0
 
     @property
     def next_ps(self) -> int:

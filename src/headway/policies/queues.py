@@ -27,6 +27,7 @@ class Ticket(Struct, eq=False, gc=False):
     generated: int = 0  # number of output tokens that the request had when it was last preempted
     preemptions: int = 0
     rank: Any = None  # sort key; the queue may set and read it
+    expected_tokens: int = 0  # output tokens that the request is expected to generate; 0 without an estimator
 
     @property
     def enqueued(self) -> float:
@@ -164,6 +165,14 @@ class Ranked:
 
 def yields_by_key(margin: float, waiting: Ticket, running: Ticket) -> bool:
     return bool(running.rank[0] - waiting.rank[0] > margin)
+
+
+class RankedByRest(Ranked):
+    """Orders requests by a key that falls as they generate tokens. A preempted request gets a new key."""
+
+    def put_back(self, ticket: Ticket) -> None:
+        ticket.rank = (self.key(ticket), ticket.number)
+        super().put_back(ticket)
 
 
 class RankedByLength(Ranked):

@@ -32,6 +32,7 @@ Names = Iterable[str] | None  # names of signals
 CALLS = {
     "admission": ("admit", 2),
     "priority": ("prioritise", 2),
+    "estimator": ("estimate", 2),
     "routing": ("route", 2),
     "scorer": ("score", 3),
     "filter": ("keep", 3),
@@ -48,6 +49,7 @@ DEFAULT_POLICIES: Final = {
     "admission": "always",
     "priority": "none",
     "flow": "none",
+    "estimator": "auto",
     "routing": "weighted",
     "scheduler": "fcfs",
     "scaling": "static",

@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import Annotated
 
 from headway.policies.classes import TTFT, ClassTargets, OneDuration, class_targets
-from headway.policies.queues import DeficitRoundRobin, Fifo, Queue, Ranked, RankedByLength, Ticket
+from headway.policies.queues import DeficitRoundRobin, Fifo, Queue, Ranked, RankedByLength, RankedByRest, Ticket
 from headway.policies.registry import Bounds, policy
 
 Tokens = Annotated[int, Bounds(1, 1_000_000, log=True)]
@@ -74,6 +74,25 @@ class ShortestJobFirst:
 
     def queue(self) -> Queue:
         return RankedByLength(self.unknown_tokens, self.aging, self.chunk_tokens)
+
+
+@policy("scheduler", "shortest-expected", exact=("expected_tokens",), reported=())
+class ShortestExpected:
+    """Serves the request with the fewest tokens left to generate first, by the estimator's expectation.
+
+    What is left is the expectation minus the tokens that the request had generated when it was last preempted, and at
+    least 1. A second of waiting counts as much as `aging` tokens; with 0 long requests may starve. If blocks run out,
+    the running request that is last in this order is preempted.
+    """
+
+    aging: Aging = 10.0
+    chunk_tokens: ChunkTokens = None
+
+    def queue(self) -> Queue:
+        return RankedByRest(self.key, self.chunk_tokens)
+
+    def key(self, ticket: Ticket) -> float:
+        return max(1, ticket.expected_tokens - ticket.generated) + self.aging * ticket.enqueued
 
 
 @policy("scheduler", "shortest-prefill", reported=())

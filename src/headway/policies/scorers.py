@@ -124,6 +124,25 @@ class KvUtilization:
         return [1.0 - view.kv_used / view.kv_blocks for view in candidates]
 
 
+@policy("scorer", "expected-kv", exact=("inflight_tokens", "expected_output_tokens", "expected_tokens"), reported=())
+class ExpectedKv:
+    """1 - expected KV / the larger of the instance's KV cache and the highest expected KV of a candidate. Exact: the
+    router's own counts and the estimator's expectations.
+
+    Expected KV is what the requests in flight there, and this request, would hold at their expected ends: prompt tokens
+    and expected output tokens. llm-d's token-load-scorer has a fixed limit instead of the cache (4,194,304 tokens).
+    """
+
+    def bind(self, context: Context) -> None:
+        self._block_tokens = context.block_tokens
+
+    def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
+        own = request.prompt_tokens + cluster.expected_tokens
+        tokens = [view.inflight_tokens + view.expected_output_tokens + own for view in candidates]
+        high, size = max(tokens), self._block_tokens
+        return [1.0 - held / max(view.kv_blocks * size, high) for held, view in zip(tokens, candidates, strict=True)]
+
+
 @policy("scorer", "load-balance", exact=("inflight",), reported=())
 class LoadBalance:
     """1 / (1 + requests in flight), by the router's exact count. Used alone, it decides as least-loaded."""

@@ -27,6 +27,7 @@ HEADINGS: Final = {
     "admission": "admit, delay or reject a request",
     "priority": "rank requests",
     "flow": "hold requests in the router's queue",
+    "estimator": "expect how many tokens a request will generate",
     "scheduler": "order and batch requests within an engine",
     "scaling": "add and remove instances",
 }

@@ -13,6 +13,7 @@ from math import fsum, sqrt
 from operator import floordiv
 from typing import Any
 
+from headway.results.estimates import estimates
 from headway.results.gaps import GapCounts
 from headway.results.groups import groups, jain
 from headway.results.kv_sections import own_tiers, tiers, transfers
@@ -100,6 +101,7 @@ def summarise(recorder: Recorder, instances: list[InstanceStats], facts: RunFact
         "preemptions": preemptions,
         **ills.whole(preemptions, there, length_ps, times),
         "policy_metrics": dict(facts.policy_metrics),
+        **estimates(recorder, facts.warmup),
         **({"routers": {"count": len(facts.routers), "requests": facts.routers}} if facts.routers else {}),
         **_adapters(recorder, there),
         **_speculation(there),

@@ -94,8 +94,8 @@ class Recorder(RequestColumns):
     """Per-request columns, the gaps between tokens, and the events of a run."""
 
     __slots__ = (
-        *COLUMNS, "abandoned", "events", "gaps", "limits", "lost", "lost_tokens", "names", "not_issued", "preempted",
-        "reasons", "retried", "rows", "rows_ahead", "scaled", "states", "struck", "thrashed",
+        *COLUMNS, "abandoned", "events", "expected", "gaps", "limits", "lost", "lost_tokens", "names", "not_issued",
+        "preempted", "reasons", "retried", "rows", "rows_ahead", "scaled", "states", "struck", "thrashed",
     )  # fmt: skip
 
     def __init__(self, rows_ahead: int = 1) -> None:
@@ -113,6 +113,7 @@ class Recorder(RequestColumns):
         self.lost_tokens = 0
         self.not_issued = 0  # number of turns that sessions planned but never sent
         self.abandoned = 0  # number of turns in `not_issued` that followed an unsuccessful turn
+        self.expected: dict[int, int] = {}  # row -> expected output tokens; empty without an estimator
         self.reasons: dict[int, str] = {}  # row -> why the request was rejected, failed, or timed out at the router
         self.scaled: list[ScaleRecord] = []
         self.states: list[StateChange] = []  # empty unless the run has autoscaling or faults

@@ -186,8 +186,8 @@ class Engines(Struct, frozen=True):
         return layout
 
     def kv_blocks(self, where: str = "cluster") -> int:
-        """Return the number of KV blocks in the GPU memory of an instance, or of each of its data-parallel ranks. If the
-        model has groups of layers, these are the pages that the groups share."""
+        """Return the number of KV blocks in the GPU memory of an instance, or of each of its data-parallel ranks. If
+        the model has groups of layers, these are the pages that the groups share."""
         layout = self.kv_layout(where)
         if self.kv.gpu_blocks != "auto":
             if layout is not None and self.kv.gpu_blocks < layout.groups:

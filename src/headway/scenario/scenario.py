@@ -76,6 +76,9 @@ class Policies(Struct, frozen=True):
     flow: Annotated[Any, policy_form("flow"), NAME_OR_MAPPING, "the queue at the router, see below"] = DEFAULT_POLICIES[
         "flow"
     ]
+    estimator: Annotated[
+        Any, policy_form("estimator"), NAME_OR_MAPPING, "expects how many tokens each request will generate"
+    ] = DEFAULT_POLICIES["estimator"]
     routing: Annotated[Any, policy_form("routing"), NAME_OR_MAPPING, "chooses the instance for each request"] = (
         DEFAULT_POLICIES["routing"]
     )
@@ -83,7 +86,8 @@ class Policies(Struct, frozen=True):
         Any,
         policy_form("scheduler"),
         NAME_OR_MAPPING,
-        "the order within an instance: `fcfs`, `priority`, `sjf`, `shortest-prefill`, `slo-slack`, `fair`",
+        "the order within an instance: `fcfs`, `priority`, `sjf`, `shortest-expected`, `shortest-prefill`, "
+        "`slo-slack`, `fair`",
     ] = DEFAULT_POLICIES["scheduler"]
     scaling: Annotated[
         Any, policy_form("scaling"), NAME_OR_MAPPING, "replicas of each pool, see [scaling.md](scaling.md)"
@@ -99,11 +103,11 @@ class Policies(Struct, frozen=True):
         return _explicit(stage, getattr(self, stage), f"policies.{stage}", auto)
 
     def resolved(self, auto: bool = False) -> Json:
-        """Return the policies of all stages by stage. Omit `flow` and `scaling` if they have their default policy,
-        because that policy does nothing. `auto` is as in `explicit`."""
+        """Return the policies of all stages by stage. Omit `flow`, `estimator` and `scaling` if they have their default
+        policy, because that policy does nothing of its own. `auto` is as in `explicit`."""
         written = {stage: self.explicit(stage, auto) for stage in STAGES}
-        for stage in ("flow", "scaling"):
-            if written[stage]["name"] == DEFAULT_POLICIES[stage]:
+        for stage in ("flow", "estimator", "scaling"):
+            if written[stage] == _explicit(stage, DEFAULT_POLICIES[stage], f"policies.{stage}", auto):
                 del written[stage]
         return written
 

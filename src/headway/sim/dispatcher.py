@@ -71,6 +71,7 @@ class Dispatcher:
         self.held: dict[int, Planned] = {}
         self.timer = NEVER  # next time at which a held request needs a decision, a client gives up, or `capacity` acts
         self.listener: Traffic | None = None  # set if the traffic depends on how its requests end
+        self.lengths: dict[int, int] | None = None  # request id -> true output length; None if no policy is an oracle
         self.refused: list[Request] = []  # requests that ended at the router and were not yet reported to the listener
 
     def arrive(self, now: int, planned: Planned) -> None:
@@ -82,6 +83,8 @@ class Dispatcher:
             heappush(self.deadlines.heap, (request.deadline_ps, row))
         if self.signals.vary:
             self.signals.refresh(now)
+        if self.lengths is not None:
+            self.lengths[row] = planned.output_tokens
         answer = self.control.arrive(now, request)
         if isinstance(answer, Flight):
             recorder.admitted_ps[row] = now
@@ -148,6 +151,8 @@ class Dispatcher:
         if first:
             recorder.routed_ps[row] = now
             recorder.predicted_tokens[row] = flight.cached
+            if flight.expected:
+                recorder.expected[row] = flight.expected
             if flight.priority:
                 recorder.priority[row] = flight.priority
         size = self.block_tokens
@@ -155,6 +160,7 @@ class Dispatcher:
         tokens = request.prompt_tokens + job.output_tokens - 1
         if job.output_tokens > 1:
             tokens += target.batch.ahead
+        job.expected = flight.expected
         if losses is not None:
             losses.on_sent(now, job, flight, index)
         prefill = flight.prefill  # read after `on_sent`: None if the decode instance computes the prefill itself

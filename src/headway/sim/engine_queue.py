@@ -27,6 +27,7 @@ class EngineQueue:
     def add(self, job: Job, now: int, priority: float, hints: Hints) -> None:
         self.arrived += 1
         ticket = job.ticket = Ticket(job.request, priority, now, self.arrived, hints)
+        ticket.expected_tokens = job.expected
         self.waiting[ticket] = job
         self.policy.add(ticket)
         if self.chunk is not None:

@@ -23,7 +23,7 @@ class Handovers:
         transfer = instance.transfer
         assert transfer is not None
         source = Job(job.request, 1, job.output_key, cluster.block_tokens, job.counted)
-        source.started, source.prefilled = job.started, job.prefilled
+        source.started, source.prefilled, source.expected = job.started, job.prefilled, job.expected
         if job.output_tokens > 1 or not transfer.first_token:
             if decode not in self.incoming:
                 self.incoming[decode] = Incoming(transfer.spec.max_incoming)

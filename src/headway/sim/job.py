@@ -27,6 +27,7 @@ class Job:
         "decodes_from",
         "decoding_from",
         "ends_at_step",
+        "expected",
         "expired",
         "fraction",
         "gaps",
@@ -80,6 +81,7 @@ class Job:
         self.output_key = output_key  # content key of the generated tokens
         self.counted = counted  # whether the request counts in the statistics; warm-up requests do not
         self.chunk = WHOLE  # maximum number of prompt tokens in one step, set by the scheduler
+        self.expected = 0  # number of output tokens that the router expects; 0 without an estimator
         self.expired = False  # whether the client has given up
         self.between_steps = False  # whether the request left its instance between two steps, before its last token
         self.lost = False  # whether the instance lost the request, and the request is not retried

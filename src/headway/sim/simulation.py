@@ -22,6 +22,7 @@ from random import Random
 from typing import Any
 
 from headway.control.autoscaler import Autoscaler
+from headway.control.expectations import LengthsOf, running
 from headway.control.journal import UNFORCED, Forced, Journal
 from headway.control.plane import ControlPlane
 from headway.errors import HeadwayError, InvariantError
@@ -79,13 +80,15 @@ class Simulation:
         rng: Callable[[str], Random],
         estimator: Estimator,
         flow: Any = None,
+        lengths: Any = None,
         journals: Sequence[Sequence[Journal]] = (),
         forced: Forced = UNFORCED,
         further: Sequence[Sequence[Any]] = (),
         autoscaler: Autoscaler | None = None,
     ) -> None:
         """The policies of the first router are separate arguments. `further` has the policies of each other router:
-        admission, priority, routing and flow. `journals` has, for each router, the journals that record its decisions.
+        admission, priority, routing, flow and lengths. `lengths` is the policy of the stage `estimator`, and
+        `estimator` returns step times. `journals` has, for each router, the journals that record its decisions.
         `forced` has decisions to use instead of the policies' decisions."""
         self.setup = setup
         self.started_ps = self.ended_ps = 0
@@ -95,6 +98,7 @@ class Simulation:
         self.recorder = self.cluster.recorder
         self.clock = Clock(self.cluster.steppers)
         stages = [admission, priority, routing, *([] if flow is None else [flow])]
+        lengths = running(lengths, (*stages, scheduler))
         instances, scalers = self.cluster.instances, () if autoscaler is None else autoscaler.policies
         self.signals = (
             PolledSignals(instances, stages, [engine.view for engine in setup.engines], setup.signals, scalers)
@@ -107,7 +111,10 @@ class Simulation:
             view._load_rule = setup.signals.effective_load
         planes: list[ControlPlane] = []
         truth = self.cached_tokens if any(entry_of(policy).oracle for policy in stages) else None
-        for number, own in enumerate([stages, *further]):
+        knows = lengths is not None and entry_of(lengths, "estimator").oracle
+        true_lengths: dict[int, int] | None = {} if knows else None
+        routers = [[admission, priority, routing, flow, lengths], *further]
+        for number, own in enumerate(routers):
             views = [copy(view) for view in setup.views] if further else setup.views
             context = Context(
                 views,
@@ -122,7 +129,17 @@ class Simulation:
             listeners = journals[number] if journals else ()
             patience = NEVER if setup.life is None else setup.life.scaling.patience_ps
             plane = ControlPlane(
-                context, *own, patience_ps=patience, journals=listeners, forced=forced, observe=observe
+                context,
+                own[0],
+                own[1],
+                own[2],
+                own[3],
+                None if lengths is None else own[4],
+                lengths=None if true_lengths is None else length_of(true_lengths),
+                patience_ps=patience,
+                journals=listeners,
+                forced=forced,
+                observe=observe,
             )
             planes.append(plane)
         self.routers = (
@@ -136,6 +153,7 @@ class Simulation:
             self.signals.kv_events = KvEvents(instances, indexes, setup.block_tokens, delay_ps, stores, targets)
             self.signals.vary = True
         self.dispatcher = Dispatcher(setup.warmup, self.cluster, self.clock, self.control, self.signals, fronts)
+        self.dispatcher.lengths = true_lengths
         self.news = News(self.cluster, self.control, self.signals)
         self.capacity: Capacity | None = None  # set if instances start and stop during the run
         if setup.life is not None:
@@ -339,3 +357,8 @@ class Simulation:
         if self.capacity is not None:
             self.capacity.losses.stop()
         self.traffic.stop()
+
+
+def length_of(lengths: dict[int, int]) -> LengthsOf:
+    """Return a function that looks a request's true output length up, for an oracle."""
+    return lambda request: lengths[request.id]

@@ -12,7 +12,7 @@ from pathlib import Path
 from headway.latency.base import LatencyModel
 from headway.testing.engine_suites import LatencyModelSuite, SchedulerSuite
 from headway.testing.part_suites import FilterSuite, ScorerSuite
-from headway.testing.router_suites import AdmissionSuite, FlowSuite, PrioritySuite, RoutingSuite
+from headway.testing.router_suites import AdmissionSuite, EstimatorSuite, FlowSuite, PrioritySuite, RoutingSuite
 from headway.testing.scaling_suite import ScalingSuite
 from headway.testing.suite import check_policy, run_tests
 from headway.testing.trace_suite import TraceReaderSuite
@@ -20,6 +20,7 @@ from headway.workload.traces.record import Format
 
 __all__ = [
     "AdmissionSuite",
+    "EstimatorSuite",
     "FilterSuite",
     "FlowSuite",
     "LatencyModelSuite",
@@ -30,6 +31,7 @@ __all__ = [
     "ScorerSuite",
     "TraceReaderSuite",
     "check_admission",
+    "check_estimator",
     "check_filter",
     "check_flow",
     "check_latency_model",
@@ -42,6 +44,7 @@ __all__ = [
 ]
 
 check_admission = partial(check_policy, AdmissionSuite)
+check_estimator = partial(check_policy, EstimatorSuite)
 check_filter = partial(check_policy, FilterSuite)
 check_flow = partial(check_policy, FlowSuite)
 check_priority = partial(check_policy, PrioritySuite)

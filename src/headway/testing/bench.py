@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from headway.control.expectations import running
 from headway.control.flights import QUEUED, Flight
 from headway.control.plane import ControlPlane
 from headway.latency.base import Estimator
@@ -24,6 +25,7 @@ BLOCK_TOKENS: Final = 16
 MS: Final = PS_PER_SECOND // 1000
 GROUPS: Final = 3  # number of shared prefixes
 PREFIX_TOKENS: Final = 1024
+TRUE_TOKENS: Final = 32  # number of tokens that every request generates
 CROWD: Final = 300  # number of requests in flight at a saturated instance
 # Recorded answers that are not a route. WAITS: the request is delayed or waits for an instance. QUEUES: the request is
 # in the router's queue.
@@ -161,7 +163,13 @@ class Bench:
         plain = {"admission": "always", "priority": "none", "routing": "least-loaded"}
         policies = {stage: registry.build(stage, name, f"policies.{stage}") for stage, name in plain.items()} | stages
         control = ControlPlane(
-            self.context, policies["admission"], policies["priority"], policies["routing"], policies.get("flow")
+            self.context,
+            policies["admission"],
+            policies["priority"],
+            policies["routing"],
+            policies.get("flow"),
+            policies.get("estimator") or running(registry.build("estimator", "auto", ""), policies.values()),
+            lengths=lambda request: TRUE_TOKENS,
         )
         control.watch((), trusting=False)
         return control
@@ -183,7 +191,7 @@ class Bench:
             if len(in_flight) > 6:
                 ended = in_flight.pop(0)
                 self._first_token(control, now_ps + 2 * MS, ended)
-                control.on_finished(now_ps + 3 * MS, ended.request.id, "completed", 32)
+                control.on_finished(now_ps + 3 * MS, ended.request.id, "completed", TRUE_TOKENS)
             self.report()
         return self.transcript
 

@@ -40,7 +40,10 @@ class SchedulerSuite(PolicySuite):
     @staticmethod
     def tickets(script: Sequence[Request]) -> list[Ticket]:
         return [
-            Ticket(request, float(request.id % 3), request.arrival_ps, number) for number, request in enumerate(script)
+            Ticket(
+                request, float(request.id % 3), request.arrival_ps, number, expected_tokens=40 + 13 * request.id % 50
+            )
+            for number, request in enumerate(script)
         ]
 
     def play(self, count: int = COUNT) -> list[int]:

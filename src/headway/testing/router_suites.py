@@ -1,9 +1,17 @@
-"""Suites for the stages of the control plane: routing, admission, priority and flow control."""
+"""Suites for the stages of the control plane: routing, admission, priority, flow control and estimators."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from headway.control.flights import Flight
-from headway.testing.bench import QUEUES, requests
+from headway.control.plane import ControlPlane
+from headway.policies import registry
+from headway.policies.answers import check_estimate
+from headway.testing.bench import QUEUES, Bench, requests
 from headway.testing.suite import COUNT, RouterSuite
-from headway.types import Reject
+from headway.types import Reject, Request
+from headway.views.cluster import ClusterView
 
 
 class RoutingSuite(RouterSuite):
@@ -47,3 +55,25 @@ class FlowSuite(RouterSuite):
         transcript = bench.drive(control, requests(COUNT))
         left = [number for number, answer in transcript if answer != QUEUES]
         assert len(left) == len(set(left)), "A request left the queue twice."
+
+
+class EstimatorSuite(RouterSuite):
+    """Tests of an estimator of output lengths. Requests are routed by its expectations, and it hears of their ends."""
+
+    stage = "estimator"
+
+    def start(self, bench: Bench) -> tuple[Any, ControlPlane]:
+        policy = self.make()
+        bench.record_reads(policy, "bind", "observe", "estimate")
+        policy.estimate = partial(self._record, bench, policy.estimate)
+        routing = registry.build("routing", {"name": "weighted", "scorers": {"expected-kv": 1}}, "policies.routing")
+        return policy, bench.plane(estimator=policy, routing=routing)
+
+    def _record(self, bench: Bench, estimate: Callable[..., Any], request: Request, cluster: ClusterView) -> Any:
+        answer = estimate(request, cluster)
+        checked = check_estimate(self, answer, request)
+        most = request.max_tokens
+        wrong = f"the estimate of request {request.id} is {checked.tokens}, above its max_tokens of {most}"
+        assert most is None or checked.tokens <= most, wrong
+        bench.transcript.append((request.id, checked.tokens))
+        return answer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from headway.types import NO_PRIORITY, PS_PER_SECOND
+from headway.types import NO_PRIORITY, PS_PER_SECOND, Estimate
 from headway.views.instance import InstanceView, undeclared_signal
 from headway.views.window import WINDOW_PS, Window
 
@@ -14,13 +14,15 @@ BURST_FACTOR: Final = 2
 BURST_LEAST: Final = 5  # minimum number of requests in the last second for a burst; fewer requests may be chance
 # Records of the past that a router keeps only if a policy of the run declares them.
 KEPT: Final = ("tenants", "totals", "recent")
+# The exact signal of a policy that reads the expected output length of a request, here or on a scheduler's ticket.
+EXPECTED: Final = "expected_tokens"
 
 
 class ClusterView:
     """The cluster at one decision. `tenants` and `totals` are available only if a policy declares them, or if a policy
     omits its declaration of signals."""
 
-    __slots__ = ("_tenants", "_totals", "explain", "group", "instances", "now_ps", "priority")
+    __slots__ = ("_estimate", "_tenants", "_totals", "explain", "group", "instances", "now_ps", "priority")
 
     def __init__(self, instances: Sequence[InstanceView]) -> None:
         self.instances = tuple(instances)  # the instances that can serve this request, in order of index
@@ -28,12 +30,30 @@ class ClusterView:
         self.now_ps = 0
         self.priority = NO_PRIORITY  # priority of the current request
         self.explain = False  # whether policies should return routes with scorecards
+        self._estimate: Estimate | None = None  # of the current request; None: no estimator runs
         self._tenants: Mapping[str, TenantView] | None = None
         self._totals: Totals | None = None
 
     @property
     def now(self) -> float:
         return self.now_ps / PS_PER_SECOND
+
+    @property
+    def estimate(self) -> Estimate:
+        """The expected output length of the current request, with its stated error."""
+        if self._estimate is None:
+            raise undeclared_signal("'cluster.estimate'", EXPECTED)
+        return self._estimate
+
+    @property
+    def expected_tokens(self) -> int:
+        """Output tokens that the current request is expected to generate."""
+        return self.estimate.tokens
+
+    @property
+    def expected_error(self) -> float | None:
+        """The error of `expected_tokens` that the estimator states, as a fraction; None if it states none."""
+        return self.estimate.error
 
     @property
     def tenants(self) -> Mapping[str, TenantView]:

@@ -91,6 +91,15 @@ class InstanceView:
     decode_tokens: Annotated[
         int, exact("tokens", "Prompt tokens of requests in flight with a first token.", hint=True, shared=True, wasm=4)
     ] = 0
+    expected_output_tokens: Annotated[
+        int,
+        exact(
+            "tokens",
+            "Output tokens that requests in flight are expected to generate; 0 without an estimator.",
+            hint=True,
+            shared=True,
+        ),
+    ] = 0
     routed: Annotated[int, exact("count", "All requests sent there so far.", wasm=5, status=10)] = 0
     completed: Annotated[int, exact("count", "Completed requests so far.", wasm=6, status=11)] = 0
     output_tokens: Annotated[int, exact("tokens", "Output tokens of all ended requests.", wasm=19)] = 0
@@ -237,6 +246,13 @@ class InstanceView:
             return load
         load -= self.finished_since_report
         return load if load > self.inflight else self.inflight
+
+    @property
+    @derived_signal("exact", "tokens", "inflight_tokens", "expected_output_tokens", hint=True)
+    def expected_kv_tokens(self) -> int:
+        """Tokens in the KV cache if every request in flight were at its expected end. Shared prefixes count for each
+        request."""
+        return self.inflight_tokens + self.expected_output_tokens
 
     @property
     @derived_signal("reported", "share", "kv_used", hint=True)

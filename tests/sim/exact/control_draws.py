@@ -67,8 +67,12 @@ def saturation(draws: Draws) -> Json:
 
 
 def probabilistic(draws: Draws) -> Json:
-    low = pick(draws, 0, 0.3)
-    return {**saturation(draws), "low": low, "high": low + pick(draws, 0.2, 1, 3), "power": pick(draws, 1, 5)}
+    return {
+        **saturation(draws),
+        "low": pick(draws, 0, 0.3),
+        "k": pick(draws, 300, 5, 1, 0.3),
+        "power": pick(draws, 1, 5),
+    }
 
 
 def deadline(draws: Draws) -> Json:
@@ -133,6 +137,7 @@ def bands(draws: Draws) -> Json:
         "kv_threshold": pick(draws, 0.1, 0.4, 0.8, 1),
         "max_inflight": draws.between(1, 4),
         "max_inflight_tokens": pick(draws, None, None, 30, 100),
+        "ceiling": pick(draws, "none", "none", "holdback", "reflective"),
     }
 
 
@@ -154,6 +159,7 @@ SCHEDULERS: Drawn = {
     "priority": lambda draws: {**aging(draws), **chunks(draws)},
     "sjf": lambda draws: {**aging(draws), **chunks(draws), "unknown_tokens": pick(draws, 1, 20, 256)},
     "shortest-prefill": lambda draws: {**aging(draws), **chunks(draws)},
+    "shortest-expected": lambda draws: {**aging(draws), **chunks(draws)},
     "slo-slack": lambda draws: {
         **chunks(draws),
         "targets": pick(draws, {"standard": "1ms"}, targets(draws)),
@@ -163,7 +169,29 @@ SCHEDULERS: Drawn = {
     "weighted-scheduling": lambda draws: {**aging(draws), "priority_weight": pick(draws, 0, 1, 1000)},
 }
 
-STAGES: dict[str, Drawn] = {"admission": ADMISSION, "priority": PRIORITY, "flow": FLOW, "scheduler": SCHEDULERS}
+# --- estimators --------------------------------------------------------------------------------------------------
+
+
+def learned(draws: Draws) -> Json:
+    return {"quantile": pick(draws, 0.1, 0.5, 0.9), "least": pick(draws, 1, 3, 10), "kept": pick(draws, 1, 5, 1000)}
+
+
+ESTIMATORS: Drawn = {
+    "auto": learned,
+    "by-class": learned,
+    "by-prompt": lambda draws: {**learned(draws), "by_class": pick(draws, True, False)},
+    "constant": lambda draws: {"tokens": pick(draws, 1, 20, 256)},
+    "ratio": lambda draws: {"ratio": pick(draws, 0.1, 1.5), "most_tokens": pick(draws, None, 10)},
+    "noisy-oracle": lambda draws: {"error": pick(draws, 0, 0.5, 2), "law": pick(draws, "normal", "uniform")},
+}
+
+STAGES: dict[str, Drawn] = {
+    "admission": ADMISSION,
+    "priority": PRIORITY,
+    "flow": FLOW,
+    "scheduler": SCHEDULERS,
+    "estimator": ESTIMATORS,
+}
 
 
 def policy(draws: Draws, stage: str, *names: str) -> Json:
@@ -180,6 +208,7 @@ def policies(draws: Draws) -> Json:
         "priority": policy(draws, "priority"),
         "flow": policy(draws, "flow", "none", "bands", "bands"),
         "scheduler": policy(draws, "scheduler"),
+        "estimator": policy(draws, "estimator"),
     }
 
 

@@ -19,8 +19,8 @@ from headway.views.instance import (
     InstanceView,
 )
 
-Counts = tuple[int, int, int, int]  # values of the signals in `SHARED`, for one place
-NO_COUNTS: Final[Counts] = (0, 0, 0, 0)
+Counts = tuple[int, int, int, int, int]  # values of the signals in `SHARED`, for one place
+NO_COUNTS: Final[Counts] = (0, 0, 0, 0, 0)
 FREE: Final = InstanceView(0, "")  # the signals of a free place
 
 
@@ -153,7 +153,7 @@ class Places:
         own = [getattr(self.views[place], name) for name in SHARED]
         for counts in self.peers.values():
             own = [total - theirs for total, theirs in zip(own, counts.get(place, NO_COUNTS), strict=True)]
-        return own[0], own[1], own[2], own[3]
+        return own[0], own[1], own[2], own[3], own[4]
 
 
 def _add(view: InstanceView, counts: Counts, sign: int) -> None:

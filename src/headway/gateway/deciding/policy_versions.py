@@ -1,13 +1,14 @@
 """The versions of a gateway's policies: replaces policies, starts and ends canaries, and falls back after failures."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
 from headway.config.wording import one_line
+from headway.control.expectations import Continued, running
 from headway.control.journal import Journal
 from headway.control.plane import ControlPlane
 from headway.errors import HeadwayError
@@ -17,6 +18,7 @@ from headway.gateway.live_policies import build_policies, without_canary
 from headway.gateway.shadow.canary import CANARY, Choice
 from headway.gateway.signals.beliefs import SPECULATIVE_PS, TTL_PS, Beliefs
 from headway.policies.context import Context
+from headway.policies.registry import ours
 from headway.streams import stream
 from headway.types import Belief, Json, LoadRule, Request
 from headway.views.instance import Estimator, InstanceView
@@ -67,6 +69,7 @@ class PolicyVersions:
         self.on_change: Callable[[str], None] = lambda why: None  # called with the reason for a new version
         self.on_rebuilt: Callable[[], None] | None = None  # called after the control plane was replaced
         self._context: Context | None = None
+        self._estimating: tuple[Any, Any] | None = None  # settings of the estimator, and the estimator, if one runs
         self.pairs = False  # whether the policies were built for prefill and decode engines
         self.check(self.policies)
         self._build(0)
@@ -77,7 +80,7 @@ class PolicyVersions:
         built = build_policies(policies)
         try:
             live = Arm("", built, context)
-            objects = [*live.policies, built.get("flow")]
+            objects = [*live.policies, built.get("flow"), built.get("estimator")]
             if CANARY in policies:
                 objects += Arm("", build_policies(policies[CANARY]["policies"]), context, live).policies
             for policy in objects:
@@ -111,12 +114,14 @@ class PolicyVersions:
         former = [] if self.former is None else [self.former]
         arms = Arms(context, built, former, lambda arm, error: self.on_failure(arm.name, error))
         stages = arms.live.stages
+        trial = build_policies(policies[CANARY]["policies"]) if CANARY in policies else {}
         control = ControlPlane(
             context,
             stages.admission,
             stages.priority,
             stages.routing,
             built.get("flow"),
+            self._estimator(built, [*arms.live.policies, built.get("flow"), *trial.values()]),
             patience_ps=self.settings.patience_ps,
             unserved=UNSERVED,
             journals=self.journals,
@@ -126,10 +131,19 @@ class PolicyVersions:
         arms.control = control
         if CANARY in policies:
             canary = policies[CANARY]
-            arms.try_out(now_ps, build_policies(canary["policies"]), Choice(canary["share"], canary["by"]))
+            arms.try_out(now_ps, trial, Choice(canary["share"], canary["by"]))
         self.control, self.arms = control, arms
         self._context, self.pairs = context, places.pairs
         self.stand_in(now_ps)
+
+    def _estimator(self, built: Mapping[str, Any], readers: Sequence[Any]) -> Any:
+        """Return the estimator, or None if none runs. If its settings are unchanged, it keeps what it has learned."""
+        estimator = running(built.get("estimator"), [policy for policy in readers if policy is not None])
+        spec = self.policies.get("estimator")
+        if estimator is not None and ours(estimator) and self._estimating is not None and self._estimating[0] == spec:
+            return Continued(self._estimating[1])
+        self._estimating = None if estimator is None else (spec, estimator)
+        return estimator
 
     def stand_in(self, now_ps: int) -> None:
         """Update which prefill and decode engines serve whole requests alone."""

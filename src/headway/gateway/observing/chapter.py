@@ -60,6 +60,7 @@ class EndedRequest(Struct, array_like=True, gc=False):
     believed_tokens: int = 0
     retries: int = 0
     priority: float = 0.0
+    expected_tokens: int = 0  # expected output tokens; 0 without an estimator
 
 
 class DecisionRow(Struct, array_like=True, gc=False):
@@ -186,6 +187,7 @@ class Chapter:
                 engine.peak_kv = backend.view.kv_used
         if flight is not None:
             row.believed_tokens, row.priority = flight.cached, float(flight.priority)
+            row.expected_tokens = flight.expected
         self.rows.add(row)
         self.open.pop(request.id, None)
 

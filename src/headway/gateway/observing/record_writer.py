@@ -111,6 +111,8 @@ def _recorder(rows: list[EndedRequest], places: dict[int, int], reported: bool) 
         believed, cached = min(row.believed_tokens, prompt), _usage(row, CACHED)
         columns["cached_tokens"][place] = believed if cached == UNKNOWN else min(cached, prompt)
         columns["predicted_tokens"][place] = believed if reported else 0
+        if row.expected_tokens:
+            recorder.expected[place] = row.expected_tokens
     for name, (kind, _) in COLUMNS.items():
         setattr(recorder, name, array(kind, columns[name]))
     recorder.rows, recorder.names = len(rows), words

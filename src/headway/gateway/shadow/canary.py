@@ -57,7 +57,9 @@ CANDIDATE_FORM: Final = Form.of(str, STAGES_FORM, BundleKeys)
 
 class CanaryKeys(Struct):
     policies: Annotated[
-        Any, CANDIDATE_FORM, Doc("policies of any stage except `flow`, or a bundle's file", type="mapping or file")
+        Any,
+        CANDIDATE_FORM,
+        Doc("policies of any stage except `flow` and `estimator`, or a bundle's file", type="mapping or file"),
     ]
     share: Annotated[float, Meta(gt=0, le=1), "share of `by` that the canary decides on"] = 0.05
     by: Annotated[By, "unit of selection; with `session`, a request without one is selected by itself"] = "session"

@@ -25,7 +25,7 @@ static_values: Callable[[InstanceView], tuple[Any, ...]] = attrgetter(*STATIC)
 class Shot:
     """A decision, and the state before the decision."""
 
-    __slots__ = ("group", "matches", "now_ps", "places", "priority", "request", "route", "values")
+    __slots__ = ("estimate", "group", "matches", "now_ps", "places", "priority", "request", "route", "values")
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Shot:
         indexes: dict[Figures, PrefixIndex],
     ) -> None:
         self.now_ps, self.request, self.route, self.priority = now_ps, request, route, priority
-        self.group = cluster.group
+        self.group, self.estimate = cluster.group, cluster._estimate
         self.places = [view.index for view in cluster.instances]
         self.values = [changing_values(view) for view in cluster.instances]
         self.matches = {figures: index.matches(request.path) for figures, index in indexes.items()}
@@ -115,7 +115,7 @@ class Stage:
             if state is not None and place in state.served:
                 views[place]._recent = state.served[place]
         cluster.instances, cluster.group = tuple(views[place] for place in shot.places), shot.group
-        cluster.now_ps, cluster.priority = shot.now_ps, shot.priority
+        cluster.now_ps, cluster.priority, cluster._estimate = shot.now_ps, shot.priority, shot.estimate
         cluster.keep(self.control.cluster._tenants, self.control.cluster._totals)
         return cluster
 

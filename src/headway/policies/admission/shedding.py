@@ -128,21 +128,17 @@ class Probabilistic:
     """Rejects sheddable requests at random, with a probability that grows with the saturation of the instances.
 
     Saturation s is the mean over instances of max(queue ÷ `queue_threshold`, KV use ÷ `kv_threshold`), as reported. The
-    probability is 0 up to `low`, 1 from `high` on, and ((s − low) ÷ (high − low)) to the `power` between. Every
-    decision on a class in `sheddable` (null: every class) draws one number from the seeded admission stream. llm-d's
-    admitter, min(300 s⁵, 1), is low 0, high 0.3196, power 5.
+    probability is min(`k` × (s − `low`)^`power`, 1), and 0 up to `low`. The defaults are those of llm-d's
+    probabilistic-admitter, which has no `low`: about 2 % at s = 0.15, 10 % at 0.2, 73 % at 0.3 and 100 % from 0.32 on.
+    Every decision on a class in `sheddable` (null: every class) draws one number from the seeded admission stream.
     """
 
-    low: Annotated[float, Bounds(0, 100)] = 0.5
-    high: Annotated[float, Bounds(0, 100)] = 1.0
-    power: Annotated[int, Bounds(1, 16)] = 1
-    queue_threshold: QueueThreshold = 5.0  # requests
-    kv_threshold: KvThreshold = 0.8
+    low: Annotated[float, Bounds(0, 100)] = 0.0
+    k: Annotated[float, Bounds(1e-6, 1e9, log=True)] = 300.0
+    power: Annotated[int, Bounds(1, 16)] = 5
+    queue_threshold: QueueThreshold = 5.0  # requests; llm-d: queueDepthThreshold
+    kv_threshold: KvThreshold = 0.8  # llm-d: kvCacheUtilThreshold
     sheddable: list[str] | None = dataclasses.field(default_factory=lambda: list(SHEDDABLE))
-
-    def __post_init__(self) -> None:
-        if not self.low < self.high:
-            raise HeadwayError(f"probabilistic: 'low' must be less than 'high', got {self.low:g} and {self.high:g}.")
 
     def bind(self, context: Context) -> None:
         self.draw = context.rng("admission").random
@@ -156,13 +152,10 @@ class Probabilistic:
         total = 0.0
         for view in cluster.instances:
             total += max(view.queued / self.queue_threshold, view.kv_used / view.kv_blocks / self.kv_threshold)
-        saturation = total / len(cluster.instances) if cluster.instances else self.high
-        if saturation <= self.low:
+        excess = total / len(cluster.instances) - self.low
+        if excess <= 0.0:
             return 0.0
-        if saturation >= self.high:
-            return 1.0
-        part = (saturation - self.low) / (self.high - self.low)
-        chance = part
-        for _ in range(self.power - 1):  # pow() may differ between machines; products do not
-            chance *= part
-        return chance
+        chance = self.k
+        for _ in range(self.power):  # pow() may differ between machines; products do not
+            chance *= excess
+        return min(chance, 1.0)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from headway.views.cluster import EXPECTED
 from headway.views.instance import REPORTED, SIGNALS
 from headway.views.pool import MEANS
 from headway.views.signals import Signal
@@ -110,6 +111,8 @@ FIELDS: Final[dict[int, dict[str, Field]]] = {  # kind of record -> name of the 
         "group": Field(INT),
         "instances": Field(INSTANCES),
         "totals": Field(TOTALS, exact=("totals",)),
+        "expected_tokens": Field(INT, exact=(EXPECTED,)),
+        "expected_error": Field(FLOAT | NONE, exact=(EXPECTED,)),
     },
     TENANT: {
         "requests": Field(INT),
@@ -126,6 +129,7 @@ FIELDS: Final[dict[int, dict[str, Field]]] = {  # kind of record -> name of the 
         "number": Field(INT),
         "generated": Field(INT),
         "preemptions": Field(INT),
+        "expected_tokens": Field(INT, exact=(EXPECTED,)),
     },
     POOL: {
         **{

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+from headway.policies.registry import DEFAULT_POLICIES
 from headway.results.findings.observed import Observed
 from headway.results.groups import Promises, promises
 from headway.results.records import Finding
@@ -129,13 +130,12 @@ def setting(run: Material) -> Parts:
 
 def policies(run: Material) -> Parts:
     """Name the routing policy with its parameters, and the policies of other stages that are not the default."""
-    plain = {"admission": "always", "priority": "none", "flow": "none", "scheduler": "fcfs", "scaling": "static"}
     phrases: list[Parts] = []
     for stage, spec in run.scenario["policies"].items():
         keys = spec if isinstance(spec, dict) else {"name": str(spec)}
         if stage == "routing":
             phrases.insert(0, policy(stage, keys))
-        elif keys.get("name") != plain.get(stage):
+        elif keys.get("name") != DEFAULT_POLICIES.get(stage):
             phrases.append(policy(stage, keys))
     return phrase("Policies: {}.", join(phrases, "; "))
 
