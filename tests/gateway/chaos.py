@@ -58,6 +58,7 @@ class Fault:
     subject: str
     began: float
     ended: float = 0.0
+    detail: str = ""
 
 
 @dataclass
@@ -259,9 +260,16 @@ class Chaos:
         ]
 
     async def stop_worker(self) -> None:
-        if len(workers := self.serving()) == 2:
-            os.kill(workers[-1], signal.SIGSTOP)  # the younger one, so that the memory of one is known to the end
-            await asyncio.sleep(SILENCE_S + 5)
+        """Stop the younger of two processes, so that the memory of one is known to the end. It may still start."""
+        fault = self.of_kind("worker stop")[-1]
+        workers, serving = self.workers(), self.serving()
+        if len(workers) < 2 or not set(serving) - {workers[-1]}:
+            fault.kind = "no worker to stop"
+            return
+        os.kill(workers[-1], signal.SIGSTOP)
+        await asyncio.sleep(SILENCE_S + 5)
+        left = _state(workers[-1])
+        fault.detail = f" (process {workers[-1]}, {'serving' if workers[-1] in serving else 'starting'}, now {left})"
 
     async def lack_descriptors(self) -> None:
         fault = self.of_kind("fd shortage")[-1]
@@ -370,7 +378,9 @@ class Chaos:
             begin, end = (at + self.offset for at in (fault.began, fault.ended))
             begin -= TOLD_S if fault.kind in ("kill", "hang") else 0  # an engine may be down since its last fault
             if pattern and not any(begin <= at <= end + TOLD_S and re.search(pattern, line) for at, line in lines):
-                wrong.append(f"The log does not tell of {fault.kind} of {fault.subject} at {time.ctime(begin)}.")
+                wrong.append(
+                    f"The log does not tell of {fault.kind} of {fault.subject}{fault.detail} at {time.ctime(begin)}."
+                )
         for kind in ("cut", "reset", "garbage"):  # these are logged at most every 10 s for each engine
             # A fault of an engine that has hardly any requests may break only answers to clients that have vanished.
             names = {engine.name for engine in self.engines if engine.broken[kind] > FEW_BROKEN}
@@ -385,8 +395,6 @@ class Chaos:
         seconds = fault.ended - fault.began
         if fault.kind in ("kill", "hang"):  # a short one of an engine that has no request meanwhile leaves no trace
             return rf"\b{fault.subject}: .*(eject|fail|lost|no answer)" if seconds > NOTICED_S else None
-        if fault.kind == "worker stop" and seconds < SILENCE_S:  # no process was stopped
-            return None
         earlier = [other.ended for other in self.faults if other.kind == fault.kind and other.began < fault.began]
         if fault.kind in ("etcd loss", "fd shortage") and earlier and fault.began - max(earlier) < TOLD_S:
             return None  # a shortage is logged at most every 10 s, and a loss once until etcd is back
@@ -410,6 +418,12 @@ def _count_files(pid: int) -> int:
         return len(list(Path(f"/proc/{pid}/fd").iterdir()))
     except (FileNotFoundError, ProcessLookupError):
         return 0
+
+
+def _state(pid: int) -> str:
+    """Return the state of a process, such as T for stopped; "gone" if it has ended."""
+    fields = _read(Path(f"/proc/{pid}/stat")).decode().rpartition(")")[2].split()
+    return fields[0] if fields else "gone"
 
 
 def _link(file: Path) -> str:

@@ -163,7 +163,7 @@ def test_an_engine_is_ready_only_if_all_reporters_agree(live):
 def test_each_model_has_its_engines_and_may_be_added_later(live):
     gateway = live(0, backends={"a": {"url": "http://127.0.0.1:1", "models": ["small"]}})
     (other,) = more_engines(gateway, 1)
-    with pytest.raises(openai.NotFoundError, match="no instance serves model 'large'"):
+    with pytest.raises(openai.NotFoundError, match="model 'large' is not served"):
         ask(gateway, model="large")
     do(gateway, gateway.app.fleet.offer, "admin", {other.name: spec(other, models=["large"])})
     assert target(gateway, model="large") == "e10"

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import struct
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 from openai_client import openai, openai_client
 
+import headway
+
+SOURCES = Path(headway.__file__).parent
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello there"}]}
 
 
@@ -83,9 +88,23 @@ def test_completions_embeddings_and_models_are_served(live):
 
 def test_a_model_without_an_engine_is_not_found(live):
     gateway = live(1, backends={"x": {"url": "http://127.0.0.1:9", "models": ["big"]}})
-    with pytest.raises(openai.NotFoundError, match="no instance serves model"):
+    with pytest.raises(openai.NotFoundError, match="is not served"):
         client(gateway).chat.completions.create(**BODY)
     gateway.until(gateway.idle)
+
+
+def test_reasons_that_reach_clients_have_no_terms_of_the_simulator():
+    """Every reason of a built-in policy or of the control plane, except the default that the gateway replaces."""
+    reasons = [
+        text
+        for folder in ("control", "policies", "gateway")
+        for file in (SOURCES / folder).rglob("*.py")
+        for text in re.findall(r'"((?:404|429|503): [^"]*)"', file.read_text())
+    ]
+    assert len(reasons) > 10
+    assert [text for text in reasons if re.search("instance|simulat", text)] == [
+        "503: no instance came up within {within}"
+    ]
 
 
 def test_unknown_model_names_are_not_stored(live):

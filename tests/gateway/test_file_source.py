@@ -208,13 +208,48 @@ def test_a_shortage_of_open_files_is_no_change_of_the_file(
             assert not caplog.records
             scene.file.write_text(FIRST + "retries: 7\n")
             scene.app.reload()
-        assert "cannot be read now (Too many open files)" in caplog.text and "refused" not in caplog.text
+        assert "cannot be read now, because open files are short" in caplog.text and "refused" not in caplog.text
         assert scene.app.services.retries == 2
         scene.source.look()
         scene.source.look()
         assert scene.app.services.retries == 7
 
     play(tmp_path, act)
+
+
+def test_a_shortage_while_a_change_is_applied_delays_the_change(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, *_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def act(scene: Scene) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "open", refuse)  # the next open file is the one too many
+            patch.setattr(Path, "read_bytes", lambda path: (FIRST + "retries: 7\n").encode())
+            scene.source.look()
+            scene.source.look()
+        assert "cannot be read now" in caplog.text and "refused" not in caplog.text
+        scene.write(FIRST + "retries: 7\n")
+        assert scene.app.services.retries == 7
+
+    play(tmp_path, act)
+
+
+def test_a_change_while_the_gateway_starts_is_applied(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text(FIRST)
+
+    async def start() -> None:
+        config = Config.load(file)
+        file.write_text(FIRST + "retries: 7\n")  # after it was read, before the gateway watches it
+        source = App(asyncio.get_running_loop(), config).file_source
+        assert source is not None
+        source.look()
+        source.look()
+        assert source.config.retries == 7
+
+    asyncio.run(start())
 
 
 def test_a_reload_without_a_change_is_logged_and_changes_nothing(

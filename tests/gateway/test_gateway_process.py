@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -12,16 +13,23 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPResponse
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from waiting import until
 
 pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
+pytest.importorskip("xxhash", reason="the extra `gateway` is not installed")
+
+from headway.errors import HeadwayError
+from headway.gateway import gateway_process
+from headway.gateway.config import Config
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 DATA, STREAMED = json.dumps(CHAT).encode(), json.dumps({**CHAT, "stream": True}).encode()
@@ -104,6 +112,29 @@ def test_a_gateway_serves_until_a_signal_and_reloads_its_file_at_another(serve) 
         with gateway.request() as answer:
             assert answer.headers["x-headway-target"] == "b"
         gateway.end()
+
+
+HANGS_UP = """
+import os, signal
+
+from headway.policies.basic import RoundRobin
+
+os.kill(os.getpid(), signal.SIGHUP)
+
+
+class Mine(RoundRobin):
+    pass
+"""
+
+
+@pytest.mark.parametrize("options", [(), pytest.param(("--workers", "2"), marks=pytest.mark.full)])
+def test_a_reload_while_the_gateway_starts_takes_effect_when_it_serves(serve, tmp_path: Path, options) -> None:
+    (tmp_path / "mine.py").write_text(HANGS_UP)
+    with serve("policies: {routing: 'mine.py:Mine'}\n", *options) as gateway:
+        with gateway.request() as answer:
+            assert json.load(answer)["choices"]
+        rest = gateway.end()
+    assert ("".join(gateway.log) + rest).count("reloaded; nothing has changed") >= max(1, len(options))
 
 
 @pytest.mark.full
@@ -190,6 +221,56 @@ def test_a_stopped_process_is_killed_and_replaced(serve) -> None:
         gateway.end()
 
 
+STOPS = """
+import multiprocessing, os, signal
+from pathlib import Path
+
+from headway.policies.basic import RoundRobin
+
+first = Path(__file__).with_name("first")
+if multiprocessing.parent_process() is not None and not first.exists():
+    first.touch()
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class Mine(RoundRobin):
+    pass
+"""
+
+
+@pytest.mark.full
+def test_a_process_that_is_stopped_while_it_starts_is_replaced(serve, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(STOPS)
+    with serve("worker_silence: 1s\npolicies: {routing: 'mine.py:Mine'}\n", "--workers", "2") as gateway:
+        assert any("no heartbeat" in line for line in gateway.log)  # before all serve
+        ask_often(gateway)
+        gateway.end()
+
+
+def test_a_worker_sends_a_heartbeat_before_it_accepts_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its parent would take one that is stopped in between for one that still starts."""
+    file = tmp_path / "gateway.yaml"
+    file.write_text("listen: 127.0.0.1:0\nbackends: {a: 'http://127.0.0.1:9'}\nhealth: {path: null}\n")
+    counter, counts = SimpleNamespace(value=0), []
+
+    class Loop(asyncio.SelectorEventLoop):
+        async def create_server(self, *_: Any, **__: Any) -> Any:
+            counts.append(counter.value)
+            raise OSError("stopped here")
+
+    def run_here(work: Coroutine[Any, Any, None]) -> None:
+        with asyncio.Runner(loop_factory=Loop) as runner:
+            runner.run(work)
+
+    monkeypatch.setattr(gateway_process, "run_loop", run_here)
+    monkeypatch.setattr(gateway_process, "collect_seldom", lambda: None)
+    with pytest.raises(HeadwayError, match="stopped here"):
+        gateway_process.run(Config.load(file), lambda address: None, counter)
+    assert counts == [1]
+
+
 @pytest.mark.full
 def test_workers_end_when_their_parent_dies(serve) -> None:
     with serve("", "--workers", "2") as gateway:
@@ -216,6 +297,24 @@ def test_with_few_open_files_the_gateway_serves_as_many_connections_as_fit(serve
             sock.close()
         rest = gateway.end()
         assert rest.count("refused a connection") == 1 and "open files" not in rest and "failed" not in rest
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("files", "connections"), [(30, 1), (64, 16)])
+def test_with_very_few_open_files_further_clients_can_read_why_they_are_refused(serve, files, connections) -> None:
+    serve.engine.mode = "hang"
+    with serve("", before=f"ulimit -n {files}; ") as gateway:
+        address = ("127.0.0.1", int(gateway.url.rpartition(":")[2]))
+        with ExitStack() as opened:
+            for _ in range(connections):
+                sock = opened.enter_context(socket.create_connection(address, timeout=60))
+                sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(DATA))
+                sock.sendall(DATA)
+            until(lambda: serve.engine.under_way == connections)
+            for _ in range(100):
+                with socket.create_connection(address, timeout=60) as one_more:
+                    assert one_more.recv(12) == b"HTTP/1.1 503"
+        assert "Too many open files" not in gateway.end()
 
 
 def ask_often(gateway: Gateway) -> None:

@@ -78,13 +78,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_an_invalid_answer_gives_502(before, wrong):
+def test_an_invalid_answer_gives_502(before, wrong, caplog):
     gateway, _ = before(says(WRONG[wrong]))
     status, body = ask(gateway)
     assert status == 502, body
     assert json.loads(body)["error"]["message"].startswith("r: ")
     gateway.until(gateway.idle)
     assert not gateway.app.fleet.backends[0].free  # the connection is not reused
+    assert not any(record.exc_info for record in caplog.records)
 
 
 @pytest.mark.parametrize("status", [b"418 I am a teapot", b"429 Slow down", b"503 Busy for now", b"201 Made"])
@@ -262,6 +263,23 @@ def test_connections_are_reused_after_streams(before):
         answer = ask(gateway, stream=True)
         assert answer is not None and answer[1].endswith(b"[DONE]\n\n")
     assert engine.connections == 1
+
+
+def test_no_request_follows_one_whose_body_the_engine_has_not_read(live):
+    let_go = threading.Event()
+
+    def answer_early(sock, head):
+        sock.sendall(ANSWER)
+        let_go.wait()
+
+    engine = RoughEngine(says(ANSWER), answer_early)
+    gateway = live(0, backends={"r": engine.url}, new_loop=uvloop.new_event_loop)
+    large = {**BODY, "messages": [{"role": "user", "content": "x" * (16 << 20)}]}
+    assert send(gateway, http_post(large, b"connection: close\r\n")).endswith(b'{"choices": null}')
+    assert not gateway.app.fleet.backends[0].free  # this connection would never bring the next request
+    let_go.set()
+    engine.close()
+    gateway.until(gateway.idle)
 
 
 def test_unrequested_data_of_an_engine_ends_its_connection(before):

@@ -35,6 +35,9 @@ class Wire:
     def is_reading(self) -> bool:
         return True
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def close(self) -> None: ...
 
     def abort(self) -> None: ...
@@ -200,7 +203,7 @@ def test_answers_of_one_engine_are_read_as_those_of_other_engines(
 def test_a_repeated_head_of_an_answer_needs_no_parser() -> None:
     server: Any = SimpleNamespace(free=[], opened=1, known=None)
     upstream: Any = Upstream(server)
-    upstream.connection_made(SimpleNamespace(get_extra_info=lambda name: None, is_reading=lambda: True))
+    upstream.connection_made(Wire())
     upstream.exchange = asker = Asker()
     upstream.data_received(answer(b"first"))
     upstream.parser, upstream.exchange = None, asker

@@ -40,8 +40,8 @@ def test_connections_stay_if_the_process_can_open_enough(caplog: pytest.LogCaptu
     assert not caplog.records
 
 
-def test_a_tiny_limit_leaves_some_connections() -> None:
-    assert fit_connections(Limits(), 4096, 64).connections == 24
+def test_a_tiny_limit_leaves_some_connections_and_files_to_refuse_others() -> None:
+    assert [fit_connections(Limits(), 4096, files).connections for files in (20, 64, 256)] == [1, 16, 96]
 
 
 def test_a_shortage_is_told_from_other_errors_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -49,6 +49,9 @@ class Wire:
     def is_reading(self) -> bool:
         return True
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def abort(self) -> None:
         self.closed = True
 

@@ -357,7 +357,7 @@ def test_one_instance_that_is_not_saturated_is_enough():
     bench = Bench("saturation", instances)
     assert bench.ask(bench.request(slo_class="batch")) is ADMIT  # the second is at both thresholds
     instances[1].kv_used = 9
-    assert bench.ask(bench.request(slo_class="batch")) == Reject("429: every instance is saturated")
+    assert bench.ask(bench.request(slo_class="batch")) == Reject("429: the model is saturated")
     assert bench.ask(bench.request()) is ADMIT
     all_shed = Bench({"name": "saturation", "sheddable": None}, instances)
     assert isinstance(all_shed.ask(all_shed.request()), Reject)
@@ -407,7 +407,7 @@ def test_the_default_probabilities_are_those_of_llm_d_s_admitter(kv_used, probab
 def test_what_cannot_have_its_first_token_in_time_is_turned_away():
     instances = views(2, pending_prefill_tokens=[900, 1500])
     bench = Bench({"name": "deadline", "targets": {"standard": "1s"}}, instances)
-    late = Reject("503: no instance would give the first token in time")
+    late = Reject("503: the first token would come too late")
     assert bench.ask(bench.request(100)) is ADMIT  # 1000 tokens at a millisecond each: just in time
     assert bench.ask(bench.request(101)) == late
     assert bench.ask(bench.request(101, slo_class="free")) is ADMIT

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from headway.cli.options import needs
 from headway.cli.page import AsJson, Page, Verdict, say
 from headway.errors import HeadwayError
+from headway.http.event_loop import hangup_pending
 from headway.types import Json
 
 
@@ -22,12 +23,13 @@ def serve(
     ] = 1,
 ) -> None:
     """Route OpenAI-compatible traffic to the configured engines."""
-    with needs("gateway", "serve"):
-        from headway.gateway.gateway_process import log
-        from headway.gateway.gateway_process import serve as run
     if not 1 <= workers <= 64:
         raise HeadwayError(f"--workers: must be between 1 and 64, got {workers}.")
-    run(config, lambda address: log.info("serving at %s (stop with Ctrl-C or SIGTERM)", address), workers)
+    with hangup_pending():  # importing the gateway takes a while
+        with needs("gateway", "serve"):
+            from headway.gateway.gateway_process import log
+            from headway.gateway.gateway_process import serve as run
+        run(config, lambda address: log.info("serving at %s (stop with Ctrl-C or SIGTERM)", address), workers)
 
 
 def epp(

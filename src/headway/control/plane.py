@@ -165,7 +165,7 @@ class ControlPlane:
         cluster.priority = NO_PRIORITY
         group = self.groups.only or self.groups.of(request.model)
         if group is None:
-            return Reject(f"404: no instance serves model {shown(request.model)}")
+            return Reject(f"404: model {shown(request.model)} is not served")
         cluster.instances, cluster.group = group.instances, group.number
         if not group.instances:
             self.waiting.strand(now_ps, request, group)
@@ -410,7 +410,7 @@ class ControlPlane:
         cluster = self.cluster
         group = self.groups.of(request.model)
         if group is None:
-            return Reject(f"404: no instance serves model {shown(request.model)}")
+            return Reject(f"404: model {shown(request.model)} is not served")
         cluster.now_ps, cluster.priority = now_ps, priority
         cluster.instances, cluster.group = group.instances, group.number
         if group.instances:

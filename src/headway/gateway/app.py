@@ -229,8 +229,12 @@ class App:
     # --- running -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> asyncio.Server:
-        config = self.config
         await self.run()
+        return await self.listen()
+
+    async def listen(self) -> asyncio.Server:
+        """Open the listening socket. Every other part has started."""
+        config = self.config
         shared = True if config.worker is not None else None
         self.server = await self.clock.loop.create_server(
             partial(ClientConnection, self.reception), config.host, config.port, backlog=BACKLOG, reuse_port=shared

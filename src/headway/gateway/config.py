@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from headway.config.dated_defaults import CURRENT, SETS, Dated
-from headway.config.documents import beside, read_yaml
+from headway.config.documents import beside, parse_yaml, read_text
 from headway.config.keys import INTERNAL, Bytes, Doc, Duration, Form, PositiveDuration, PositiveSeconds, Unit, write
 from headway.config.section import read
 from headway.config.units import positive_duration_ps
@@ -35,6 +35,7 @@ from headway.gateway.shadow.canary import CANARY, CanaryKeys, read_canary
 from headway.gateway.shadow.candidate import CandidateSpec, read_shadows
 from headway.gateway.signals.event_listener import EventSettings
 from headway.gateway.signals.polled_signals import SignalSettings
+from headway.http.open_files import SHORTAGES
 from headway.http.server_log import LogSettings
 from headway.http.wire import Limits
 from headway.policies.classes import CLASSES
@@ -161,6 +162,7 @@ class Config(Struct, frozen=True, kw_only=True):
         HandoverSettings | None, "see [Prefill/decode disaggregation](disaggregation-live.md)"
     ] = None
     file: Annotated[Path | None, INTERNAL] = None
+    contents: Annotated[tuple[bytes | None, ...], INTERNAL] = ()  # bytes of `file` and of the files that it names
     worker: Annotated[int | None, INTERNAL] = None  # index of this worker process; None if there is only one process
 
     @property
@@ -188,12 +190,17 @@ class Config(Struct, frozen=True, kw_only=True):
         if isinstance(source, Mapping):
             return read(cls, dict(source), "")
         path = Path(source).expanduser()
-        data = read_yaml(path)
+        text = read_text(path, "a YAML file in UTF-8")
+        data = parse_yaml(text, str(path))
         if not isinstance(data, dict):
             raise HeadwayError(NOT_A_MAPPING.format(path=path))
+        try:  # read them before they are used: if one changes meanwhile, `FileSource` sees a difference
+            contents = (text.encode(), *named_contents(data, path))
+        except OSError as error:
+            raise HeadwayError(f"{path}: the files that it names cannot be read ({error.strerror}).") from error
         for section, key in named_files(data):
             section[key] = beside(section[key], path)
-        config = replace(read(cls, absolute(data, path.parent), ""), file=path)
+        config = replace(read(cls, absolute(data, path.parent), ""), file=path, contents=contents)
         handover = config.disaggregation
         if handover is None or handover.tls is None:
             return config
@@ -210,3 +217,19 @@ def named_files(data: Json) -> list[tuple[Json, str]]:
         places += [(shadow, name) for name in shadow]
         places += [(candidate, "policies") for candidate in shadow.values() if isinstance(candidate, dict)]
     return [(section, key) for section, key in places if isinstance(section.get(key), str)]
+
+
+def named_contents(data: Json, path: Path) -> list[bytes | None]:
+    """Return the bytes of the files that a gateway's file names. `data` has the content of that file, and `path` is its
+    path. If the process or the machine can open no more files, raise OSError."""
+    return [content_of(Path(beside(section[key], path))) for section, key in named_files(data)]
+
+
+def content_of(path: Path) -> bytes | None:
+    """Return the bytes of a file; None if it cannot be read. In a shortage of open files, raise OSError."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        if error.errno in SHORTAGES:
+            raise
+        return None

@@ -28,8 +28,8 @@ from headway.errors import HeadwayError
 from headway.gateway.app import App
 from headway.gateway.config import Config
 from headway.gateway.peers import PeerSettings
-from headway.gateway.worker_watch import Counter, Watch, beat
-from headway.http.event_loop import run_loop
+from headway.gateway.worker_watch import Counter, Watch, beat, is_stopped
+from headway.http.event_loop import accept_hangup, hangup_pending, run_loop
 from headway.http.open_files import most_files, raise_limit
 from headway.http.server_log import change_log, log_to_stderr
 
@@ -68,14 +68,15 @@ async def _serve(config: Config, started: Callable[[str], None], heartbeats: Cou
     app = App(loop, config, files=most_files())
     loop.set_exception_handler(app.open_files.handle)
     try:
-        server = await app.start()
+        await app.run()
+        ended = _handle_signals(app)
+        if heartbeats is not None:  # a process that is stopped when it listens must have sent a heartbeat before
+            beat(heartbeats, loop)
+            _end_with_parent(loop, ended)
+        server = await app.listen()
     except (HeadwayError, OSError) as error:
         await app.drain(0.0)
         raise error if isinstance(error, HeadwayError) else _not_listening(config, error) from None
-    ended = _handle_signals(app)
-    if heartbeats is not None:
-        beat(heartbeats, loop)
-        _end_with_parent(loop, ended)
     host, port = server.sockets[0].getsockname()[:2]
     started(f"http://{host}:{port}")
     await ended.wait()
@@ -110,6 +111,7 @@ def _handle_signals(app: App) -> asyncio.Event:
     loop.add_signal_handler(signal.SIGTERM, ended.set)
     loop.add_signal_handler(signal.SIGHUP, app.reload)
     loop.add_signal_handler(signal.SIGINT, interrupt)
+    accept_hangup()
     return ended
 
 
@@ -129,7 +131,6 @@ class Worker:
 def _work(source: Any, number: int, peers: PeerSettings, port: int, heartbeats: Counter, link: Connection) -> None:
     """Run a worker process. The worker configures logging itself, because a spawned process does not inherit the
     logging configuration of its parent."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the handler is set, SIGHUP would end the process
     try:
         config = Config.load(source)
         if config.peers is not None:
@@ -172,7 +173,8 @@ class Crew:
         heartbeats: Any = context.RawValue("L", 0)
         arguments = (self.source, number, peers, self.port, heartbeats, there)
         process = context.Process(target=_work, args=arguments, name=f"headway-{number}")
-        process.start()
+        with hangup_pending():  # the worker handles it when it can
+            process.start()
         there.close()
         self.workers[number] = Worker(number, process, here, Watch(heartbeats, time.monotonic), pause_s)
 
@@ -180,14 +182,21 @@ class Crew:
         for ending in (signal.SIGTERM, signal.SIGINT):
             signal.signal(ending, self._end)
         signal.signal(signal.SIGHUP, self._reload)
+        woken, waking = socket.socketpair()
+        for end in (woken, waking):
+            end.setblocking(False)
+        signal.set_wakeup_fd(waking.fileno(), warn_on_full_buffer=False)
+        accept_hangup()
         for number in range(self.count):
             self.start(number)
         while self.workers or (self.pending and not self.ending):
             links = [worker.link for worker in self.workers.values()]
             sentinels = [worker.process.sentinel for worker in self.workers.values()]
-            wait([*links, *sentinels], timeout=LOOK_S)
+            wait([woken, *links, *sentinels], timeout=LOOK_S)
+            with suppress(BlockingIOError):
+                woken.recv(4096)
             if self.reloading:
-                self._reload_log()
+                self._pass_reload()
             self._start_pending()
             for worker in list(self.workers.values()):
                 self._check(worker)
@@ -199,6 +208,7 @@ class Crew:
             if complete and not self.announced:
                 self.announced = True
                 started(f"http://{self.config.host}:{self.port}")
+        signal.set_wakeup_fd(-1)
         self.folder.cleanup()
         if self.error:
             raise HeadwayError(self.error)
@@ -217,7 +227,7 @@ class Crew:
         except EOFError:
             pass
         if worker.process.is_alive():
-            silent_s = worker.watch.look()
+            silent_s = worker.watch.look(not worker.ready and is_stopped(worker.process.pid))
             late = not worker.ready and time.monotonic() - worker.watch.started > START_S
             if silent_s <= self.config.worker_silence_s and not late:
                 return
@@ -239,18 +249,18 @@ class Crew:
                 del self.pending[number]
                 self.start(number, pause_s)
 
-    def _reload(self, number: int, frame: FrameType | None) -> None:
-        """Handle SIGHUP. Pass it to the workers; a worker that is about to start reads the new file anyway. The loop in
-        `run` changes the log of this process."""
-        self.reloading = True
-        for worker in list(self.workers.values()):
-            if worker.ready and worker.process.pid is not None:
-                os.kill(worker.process.pid, signal.SIGHUP)
-
-    def _reload_log(self) -> None:
+    def _pass_reload(self) -> None:
+        """Pass a SIGHUP to the workers, and change the log of this process."""
         self.reloading = False
+        for worker in self.workers.values():
+            if worker.process.pid is not None and worker.process.is_alive():
+                os.kill(worker.process.pid, signal.SIGHUP)
         with suppress(HeadwayError):  # the workers report it
             change_log(Config.load(self.source).log)
+
+    def _reload(self, number: int, frame: FrameType | None) -> None:
+        """Handle SIGHUP. The loop in `run` then passes it to the workers."""
+        self.reloading = True
 
     def _end(self, number: int = 0, frame: FrameType | None = None) -> None:
         """Handle a signal. The loop in `run` then stops the workers."""

@@ -1,8 +1,10 @@
-"""Watches a worker process: detects that it hangs, and delays its replacement if it fails again and again."""
+"""Watches a worker process: detects that it hangs or is stopped, and delays its replacement if it fails again and
+again."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -34,11 +36,12 @@ class Watch:
         self.silent_s = 0.0
         self._last = counter.value
 
-    def look(self) -> float:
-        """Return the time without a heartbeat in seconds; 0 until the first heartbeat. Called often."""
+    def look(self, stopped: bool = False) -> float:
+        """Return the time without a heartbeat in seconds. Until its first heartbeat, a worker is silent only while it
+        is `stopped`. Called often."""
         now, count = self.seconds(), self.counter.value
         passed_s, self._looked = min(now - self._looked, LONGEST_LOOK_S), now
-        if count != self._last or not count:
+        if count != self._last or not (count or stopped):
             self._last, self.silent_s = count, 0.0
         else:
             self.silent_s += passed_s
@@ -50,3 +53,13 @@ class Watch:
         if not former_s or self.seconds() - self.started >= STEADY_S:
             return FIRST_PAUSE_S
         return min(2 * former_s, LONGEST_PAUSE_S)
+
+
+def is_stopped(pid: int | None) -> bool:
+    """Return whether a child process is stopped, as by SIGSTOP. Where the system cannot say so, return False."""
+    if pid is None or not hasattr(os, "waitid"):
+        return False
+    try:
+        return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # it has ended
+        return False

@@ -2,7 +2,8 @@
 
 import asyncio
 import signal
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -31,3 +32,19 @@ def end_signal() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     return ended
+
+
+@contextmanager
+def hangup_pending() -> Iterator[None]:
+    """Keep SIGHUP pending until the process can handle it and calls `accept_hangup`. Without a handler, SIGHUP would
+    end the process. Child processes inherit this state."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def accept_hangup() -> None:
+    """Let the handler of SIGHUP run, now for a pending SIGHUP, and for each later one."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))

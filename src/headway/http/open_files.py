@@ -16,6 +16,7 @@ from headway.http.wire import Limits
 SHORTAGES: Final = (errno.EMFILE, errno.ENFILE)  # the limit of the process, and the limit of the machine
 EACH: Final = 2  # open files of a client's connection: its own socket, and the socket of an engine
 OWN: Final = 128  # open files of the process itself: log, journal, records, listeners, admin API, etcd, threads
+LEAST_OWN: Final = 32  # the same for a process with a very low limit, with some left to refuse further connections
 SPARE: Final = 8  # with fewer files left, connections fail at times: the event loop closes those it cannot accept
 PER_ENGINE: Final = 4  # open files for health checks and metrics of an engine
 NO_FILES: Final = "the gateway cannot open more connections"  # message to clients
@@ -50,7 +51,7 @@ def fit_connections(limits: Limits, engines: int, files: int | None) -> Limits:
     than configured, log a warning. `engines` is the largest number of engines."""
     if files is None:
         return limits
-    own = min(OWN + PER_ENGINE * engines, files // 4)
+    own = max(LEAST_OWN, min(OWN + PER_ENGINE * engines, files // 4))
     most = max(1, (files - own) // EACH)
     if limits.connections <= most:
         return limits
@@ -79,25 +80,25 @@ class OpenFiles:
     def are_short(self, error: BaseException | None = None, spare: int = 1) -> bool:
         """Return whether the process cannot open `spare` files now, or could not when `error` was raised. Log a
         shortage."""
-        short = _is_shortage(error) or not _can_open(spare)
+        short = is_shortage(error) or not _can_open(spare)
         if short:
             self._event.note()
         return short
 
     def handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Handle an exception that no code of the gateway caught, such as a shortage when a client connects."""
-        if _is_shortage(context.get("exception")):
+        if is_shortage(context.get("exception")):
             self._event.note()
         else:
             loop.default_exception_handler(context)
 
 
-def _is_shortage(error: BaseException | None) -> bool:
-    """Return whether an exception or its cause is a shortage. Libraries may wrap the operating system's error."""
+def is_shortage(error: BaseException | None) -> bool:
+    """Return whether an exception, or one that it wraps, is a shortage. Libraries may wrap the system's errors."""
     while error is not None:
         if getattr(error, "errno", None) in SHORTAGES:
             return True
-        error = getattr(error, "os_error", None) or error.__cause__
+        error = getattr(error, "os_error", None) or error.__cause__ or error.__context__
     return False
 
 

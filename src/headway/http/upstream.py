@@ -34,6 +34,7 @@ HIDDEN: Final = (OURS, OURS | KEY, OURS | {RANK}, OURS | KEY | {RANK})
 RANKED: Final = 2  # added to the index of `HIDDEN` if the gateway names the rank
 PHRASE: Final = len("HTTP/1.1 200 ")  # offset of the reason phrase in a status line
 OK: Final = 200
+INVALID: Final = (httptools.HttpParserError, httptools.HttpParserUpgrade)  # no request asks for another protocol
 INVALID_HTTP: Final = "invalid HTTP response"
 
 
@@ -118,7 +119,7 @@ class Upstream(asyncio.Protocol):
             return
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserError:
+        except INVALID:
             self._break(INVALID_HTTP)
             return
         if self.chunked and (self.in_chunk or self.held or self.torn or data[-2:] != b"\r\n"):
@@ -143,7 +144,7 @@ class Upstream(asyncio.Protocol):
             return
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserError:
+        except INVALID:
             self._break(INVALID_HTTP)
             return
         if not had_head:
@@ -193,7 +194,8 @@ class Upstream(asyncio.Protocol):
 
     def _complete(self) -> None:
         exchange, self.exchange = self.exchange, None
-        if self.keep and len(self.server.free) < MOST_FREE:
+        # An answer may come before the whole request is sent. The engine may then never read the rest.
+        if self.keep and len(self.server.free) < MOST_FREE and not self.transport.get_write_buffer_size():
             self.reset()
             if not self.transport.is_reading():  # reading was paused because the last client was slow
                 self.transport.resume_reading()

@@ -181,8 +181,8 @@ def test_a_model_that_nobody_serves_is_refused_before_admission_is_asked(tmp_pat
     result = headway.simulate(scenario(tmp_path, rows), admission=admission)
     assert admission.asked == [("x", [0, 1, 4]), ("why", [2, 3, 5, 6])]
     assert result.requests["outcome"] == ["completed", "rejected", "completed", "rejected"]
-    assert result.requests["reason"][1] == "404: no instance serves model 'q'"
-    assert result.requests["reason"][3] == "404: no instance serves model ''"
+    assert result.requests["reason"][1] == "404: model 'q' is not served"
+    assert result.requests["reason"][3] == "404: model '' is not served"
     assert [(one["id"], one["requests"]["rejected"]) for one in result.summary()["models"]] == [
         ("", 1),
         ("q", 1),

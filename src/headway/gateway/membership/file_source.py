@@ -7,11 +7,11 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from headway.config.documents import beside, parse_yaml
+from headway.config.documents import parse_yaml
 from headway.errors import HeadwayError
-from headway.gateway.config import Config, named_files
+from headway.gateway.config import Config, content_of, named_contents
 from headway.http.event_loop import cancel
-from headway.http.open_files import SHORTAGES
+from headway.http.open_files import is_shortage
 
 if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Fleet
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 SOURCE: Final = "file"
 POLL_S: Final = 1.0
+NOT_NOW: Final = "%s: cannot be read now, because open files are short; a change takes effect later"
 LIVE: Final = ("backends", "policies", "canary", "shadow")  # keys that take effect while the gateway runs
 log = logging.getLogger("headway.gateway")
 
@@ -40,9 +41,9 @@ class FileSource:
         self.config = config  # the configuration that was applied last
         self._data: bytes | None = None
         self._document: dict[str, Any] = {}
-        self._applied = self._latest = self._look()
+        self._applied = self._latest = config.contents
         self._refused = False  # whether the content that was read last is invalid
-        self._started = self._before = self._document
+        self._started = self._before = _document(config.contents[0], self.path)
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -72,8 +73,8 @@ class FileSource:
         """Apply the file now. The log says so, even if nothing has changed."""
         try:
             self._latest = self._look()
-        except OSError as error:
-            log.warning("%s: cannot be read now (%s); a change takes effect later", self.path, error.strerror)
+        except OSError:
+            log.warning(NOT_NOW, self.path)
             return
         if self._latest == self._applied and not self._refused:
             log.info("%s: reloaded; nothing has changed", self.path)
@@ -81,21 +82,25 @@ class FileSource:
             self._apply()
 
     def _apply(self) -> None:
+        before = self._applied
         self._applied, self._refused = self._latest, False
         try:
             self._take(Config.load(self.path))
         except HeadwayError as error:
+            if is_shortage(error):  # it says nothing about the content: look at it again
+                self._applied = before
+                log.warning(NOT_NOW, self.path)
+                return
             self._refused = True
             log.warning("%s: the new content is refused, and the old settings stay: %s", self.path, error)
 
     def _look(self) -> tuple[bytes | None, ...]:
         """Return the bytes of the file, of the bundles that it names, and of its key file. In a shortage of open files,
         raise OSError."""
-        data = _bytes(self.path)
+        data = content_of(self.path)
         if data != self._data:
-            self._data, self._document = data, _document(data or b"", self.path)
-        names = [section[key] for section, key in named_files(self._document)]
-        return data, *(_bytes(Path(beside(name, self.path))) for name in names)
+            self._data, self._document = data, _document(data, self.path)
+        return data, *named_contents(self._document, self.path)
 
     def _take(self, config: Config) -> None:
         """Apply all changes. If one of them is refused, apply none."""
@@ -130,18 +135,9 @@ def _changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return [str(key) for key in dict.fromkeys([*before, *after]) if before.get(key) != after.get(key)]
 
 
-def _bytes(path: Path) -> bytes | None:
+def _document(data: bytes | None, path: Path) -> dict[str, Any]:
     try:
-        return path.read_bytes()
-    except OSError as error:
-        if error.errno in SHORTAGES:
-            raise
-        return None
-
-
-def _document(data: bytes, path: Path) -> dict[str, Any]:
-    try:
-        document = parse_yaml(data.decode(errors="replace"), str(path))
+        document = parse_yaml((data or b"").decode(errors="replace"), str(path))
     except HeadwayError:  # `Config.load` reports the error
         return {}
     return document if isinstance(document, dict) else {}

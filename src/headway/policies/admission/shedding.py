@@ -17,10 +17,10 @@ QueueThreshold = Annotated[float, Bounds(0.1, 100_000, log=True)]
 KvThreshold = Annotated[float, Bounds(0.01, 1.0)]
 
 TIER = Reject("429: the load is too high for requests of this class")
-SATURATED = Reject("429: every instance is saturated")
-DRAWN = Reject("429: shed at random, since the instances are near saturation")
+SATURATED = Reject("429: the model is saturated")
+DRAWN = Reject("429: shed at random, since the model is near saturation")
 REFUSED = Reject("503: the policy admits no requests")
-TOO_LATE = Reject("503: no instance would give the first token in time")
+TOO_LATE = Reject("503: the first token would come too late")
 
 
 @policy("admission", "deadline", exact=("inflight_tokens", "pending_prefill_tokens"), reported=("running",))
