@@ -79,7 +79,7 @@ class Engines(Struct, frozen=True):
     latency: Annotated[LatencySpec, Doc("the model of step times", default="hardware", type="mapping")] = None
     async_scheduling: Annotated[
         bool | Literal["auto"],
-        "whether each step is scheduled while the step before it runs; auto follows `latency.engine`",
+        "whether each step is scheduled while the step before it runs; auto follows the `engine` of `latency`",
         QUIET,
     ] = "auto"
     speculation: Annotated[
