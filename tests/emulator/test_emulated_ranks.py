@@ -1,4 +1,4 @@
-"""An emulated engine with data-parallel ranks: its header, the labels of its metrics, and the ports of KV events."""
+"""An emulated engine with data-parallel ranks: its header, the labels of its metrics, the ports of its KV events."""
 
 from __future__ import annotations
 
