@@ -42,8 +42,8 @@ class Queue(Protocol):
     None means the whole token budget of the step. The engine calls `chunk` whenever the request begins to wait.
     `ended(ticket, output_tokens, completed)` is called when a running request completes or its client gives up.
     `yields(waiting, running)` says whether a running request is preempted if a waiting one then enters in its place.
-    The engine asks only about running requests that are behind the waiting request in `order`. Calls with equal
-    arguments must return the same answer.
+    The engine asks only about running requests that are behind the waiting request in `order`, which then also
+    gets the waiting request, as the last one. Calls with equal arguments must return the same answer.
     """
 
     def add(self, ticket: Ticket) -> None:

@@ -70,7 +70,7 @@ class StepScheduler:
         self.windows = windows  # set if layers of the model have sliding windows
         self.gated = gated  # whether requests may have to wait because of adapter slots or the limit on handovers
         self.resuming: list[Job] = []  # requests that resume decoding in the first step of the run
-        self.yields = None if loader.active or blocks.reserves else queue.yields
+        self.yields = None if blocks.reserves else queue.yields  # whether running requests yield to waiting ones
         self.limits = LimitLog(view.index, recorder.limits)
         self.limit = NO_LIMIT  # what keeps the first waiting request out of the step that `admit` has formed
         self.refusal = NO_LIMIT  # why `queue.refused` could not enter the batch

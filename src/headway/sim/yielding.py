@@ -20,12 +20,11 @@ Yields = Callable[[Ticket, Ticket], bool]  # (waiting request, running request)
 
 
 def make_way(scheduler: StepScheduler, yields: Yields) -> bool:
-    """Preempt running requests before a step is formed, so that the first waiting request can enter. Return whether
-    any running request would yield to the first waiting request, or does not have to. If none would, nothing changes
-    before the next scheduling change."""
+    """Preempt running requests before a step is formed, so that the first waiting request can enter. Return False if
+    no running request can yield to it before the next scheduling change."""
     batch, queue = scheduler.batch, scheduler.queue
     job = queue.first()
-    if scheduler.gated and scheduler.find_gate(job):
+    if scheduler.loader.active or (scheduler.gated and scheduler.find_gate(job)):
         return False
     order = queue.sort([*batch.running, job])
     behind = order[order.index(job) + 1 :]
