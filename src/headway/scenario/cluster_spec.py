@@ -341,7 +341,6 @@ def _check_bounds(pool: Engines, where: str) -> None:
 def _check_speculation(pool: Engines, where: str) -> None:
     speculation = pool.speculates()
     if speculation is not None:
-        speculation.rates(f"{where}.speculation")
         pool.verification(where)
         if speculation.tokens >= pool.max_batch_tokens:
             wrong = f"must be below max_batch_tokens ({pool.max_batch_tokens}), got {speculation.tokens}"
