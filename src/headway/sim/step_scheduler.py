@@ -81,7 +81,9 @@ class StepScheduler:
         self.shut = once = False
         if batch.partial is not None:
             once = self.schedule_partial(batch.partial)
-        elif batch.running and (need := batch.decode_blocks(batch.steps, 1)):
+        elif batch.running and (
+            need := batch.phases[batch.steps % self.size] if batch.lanes is None else batch.decode_blocks(batch.steps, 1)
+        ):
             if need <= cache.total - cache.held:
                 cache.take(need)
             else:
