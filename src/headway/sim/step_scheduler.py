@@ -81,14 +81,14 @@ class StepScheduler:
         self.shut = once = False
         if batch.partial is not None:
             once = self.schedule_partial(batch.partial)
-        elif batch.running and (
-            need := batch.phases[batch.steps % self.size] if batch.lanes is None else batch.decode_blocks(batch.steps, 1)
-        ):
-            if need <= cache.total - cache.held:
-                cache.take(need)
-            else:
+        elif batch.running:
+            plain = batch.lanes is None
+            need = batch.phases[batch.steps % self.size] if plain else batch.decode_blocks(batch.steps, 1)
+            if need > cache.total - cache.held:
                 once = True
                 self.make_room(0)
+            elif need:
+                cache.take(need)
         if self.waiting or self.ready:
             if self.shut:
                 self.limit = PROMPT
