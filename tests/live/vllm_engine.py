@@ -11,6 +11,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -51,8 +52,8 @@ def free_port() -> int:
 class Vllm:
     """One replica. Its events are published on a socket in `folder`, whose path must be short."""
 
-    def __init__(self, name: str, model: Path, folder: Path, core: int | None = None) -> None:
-        """`core` is the one that it runs on, so that replicas do not slow each other down."""
+    def __init__(self, name: str, model: Path, folder: Path, core: int | None = None, more: Sequence[str] = ()) -> None:
+        """`core` is the one that it runs on, so that replicas do not slow each other down; `more` are options."""
         self.name, self.model, self.port = name, model, free_port()
         self.events, self.replay = f"ipc://{folder}/{name}.events", f"ipc://{folder}/{name}.replay"
         self.topic = f"kv@{name}"
@@ -74,6 +75,7 @@ class Vllm:
             *("--block-size", str(BLOCK), "--num-gpu-blocks-override", str(BLOCKS)),
             *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
             *("--kv-events-config", json.dumps(events)),
+            *more,
         ]
         self.relay = EventRelay(self.events, f"ipc://{folder}/{name}.relay")  # before its first event
         with self.log.open("wb") as log:

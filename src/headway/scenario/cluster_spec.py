@@ -446,7 +446,6 @@ def _check_ranks(pool: Engines, where: str, split: bool) -> None:
 def _check_speculation(pool: Engines, where: str) -> None:
     speculation = pool.speculates()
     if speculation is not None:
-        speculation.rates(f"{where}.speculation")
         pool.verification(where)
         if pool.async_scheduling is True:
             wrong = "is not simulated together with speculation"

@@ -27,8 +27,22 @@ LENGTH: Final = {"type": ["number", "string"], "minimum": 1, "maximum": MOST_TOK
 
 
 def _by_class(schema: Json) -> Form:
-    classes = {"type": "object", "required": [DEFAULT_CLASS], "additionalProperties": schema}
+    classes = {
+        "type": "object",
+        "properties": {DEFAULT_CLASS: schema},
+        "required": [DEFAULT_CLASS],
+        "additionalProperties": schema,
+    }
     return Form.of({"anyOf": [schema, classes]})
+
+
+def _probability(value: object, where: str) -> Fraction:
+    if value == 0 and not isinstance(value, bool):
+        return Fraction(0)
+    try:
+        return share(value, where)
+    except HeadwayError as error:
+        raise HeadwayError(f"{where}: must lie between 0 and 1, got {shown(value)}.") from error
 
 
 class Draft(Struct, frozen=True):
@@ -40,6 +54,8 @@ class Draft(Struct, frozen=True):
     def validate(self, where: str) -> Draft:
         if (self.layers is None) == (self.model is None):
             raise HeadwayError(f"{where}: set either 'layers', such as 1 for an MTP or EAGLE head, or 'model'.")
+        if self.model is not None:
+            latency.read_model(self.model, f"{where}.model")
         return self
 
     def shape(self, target: ModelShape, where: str) -> ModelShape:
@@ -90,6 +106,13 @@ class Speculation(Struct, frozen=True):
         ),
     ] = "ngram"
 
+    def validate(self, where: str) -> Speculation:
+        if self.drafter(where) is None:
+            self._draft_ps(where)
+        if self.tokens:
+            self.rates(where)
+        return self
+
     def rates(self, where: str) -> dict[str, int]:
         """Return the tokens that a decode gains per step by SLO class, in units of 1/64 token. They are rounded to
         whole units."""
@@ -114,7 +137,7 @@ class Speculation(Struct, frozen=True):
         gained = reached = Fraction(1)
         for position, rate in enumerate(rates):
             place = f"{where}[{position}]" if isinstance(value, list) else where
-            reached *= Fraction(0) if rate == 0 and not isinstance(rate, bool) else share(rate, place)
+            reached *= _probability(rate, place)
             gained += reached
         return gained
 
@@ -124,10 +147,18 @@ class Speculation(Struct, frozen=True):
             raise HeadwayError(f"{where}: must lie between 1 and {self.tokens + 1}, got {shown(value)}.")
         return length
 
+    def _draft_ps(self, where: str) -> int:
+        """Return the time that drafting adds to a step, which the key `draft` gives."""
+        if self.draft == "ngram":
+            return 0
+        try:
+            return duration_ps(self.draft, f"{where}.draft")
+        except HeadwayError as error:
+            forms = "ngram, {layers: 1}, {model: NAME} or a duration, such as 1ms"
+            raise HeadwayError(f"{where}.draft: expected {forms}, got {shown(self.draft)}.") from error
+
     def drafter(self, where: str) -> Draft | None:
         """Return what drafts on the GPU. If the cost of drafting is zero or a duration, return None."""
-        if isinstance(self.draft, Draft):
-            return self.draft
         return read(Draft, self.draft, f"{where}.draft") if isinstance(self.draft, dict) else None
 
     def loaded(self, target: ModelShape, where: str) -> ModelShape:
@@ -159,8 +190,7 @@ class Speculation(Struct, frozen=True):
         """Return the step times. `section` describes the latency model `model` of the target."""
         drafter = self.drafter(where)
         if drafter is None:
-            draft_ps = 0 if self.draft == "ngram" else duration_ps(self.draft, f"{where}.draft")
-            return Verification(model, self.tokens, None, draft_ps)
+            return Verification(model, self.tokens, None, self._draft_ps(where))
         if section.get("model", latency.DEFAULT) != latency.DEFAULT:
             wrong = f"only the latency model {latency.DEFAULT!r} knows the time of a draft's layers"
             raise HeadwayError(f"{where}.draft: {wrong}; give a duration, such as 1ms.")

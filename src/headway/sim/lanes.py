@@ -91,9 +91,7 @@ class SpeculativeBatch(Batch):
     A decode has blocks for its tokens and `ahead` more when a step begins. When it stops, it has the blocks of its
     computed tokens, and the others are released."""
 
-    __slots__ = ("cache", "rate", "rates", "stats")
-
-    lanes: Lanes
+    __slots__ = ("cache", "needs", "rate", "rates", "stats")
 
     def __init__(self, block_tokens: int, setup: SpeculationSetup, cache: KvCache, stats: InstanceStats) -> None:
         super().__init__(block_tokens)
@@ -102,8 +100,8 @@ class SpeculativeBatch(Batch):
         stats.decode_steps = 0
         self.width, self.ahead = setup.width, setup.ahead
         self.rates, self.rate = setup.rates, setup.rate
-        self.lanes = Lanes(block_tokens * UNITS)
-        self.block_steps = Fraction(self.lanes.period, max([setup.rate, *setup.rates.values()]))
+        self.lanes = self.needs = Lanes(block_tokens * UNITS)
+        self.block_steps = Fraction(self.needs.period, max([setup.rate, *setup.rates.values()]))
 
     def start_decoding(self, job: Job) -> None:
         steps = self.steps
@@ -116,8 +114,8 @@ class SpeculativeBatch(Batch):
         self.counted += job.counted
         self.growth += rate
         self.context += job.request.prompt_tokens * UNITS + position
-        insort(self.lanes.lane(rate).phases, self.phase(job))
-        self.lanes.add_extra(steps, self.extra_blocks(job))
+        insort(self.needs.lane(rate).phases, self.phase(job))
+        self.needs.add_extra(steps, self.extra_blocks(job))
         if end > steps:
             heappush(self.ending, (end, job.order, job))
 
@@ -135,10 +133,10 @@ class SpeculativeBatch(Batch):
         self.counted -= job.counted
         self.growth -= rate
         self.context -= job.request.prompt_tokens * UNITS + position
-        phases = self.lanes.lane(rate).phases
+        phases = self.needs.lane(rate).phases
         del phases[bisect_right(phases, self.phase(job)) - 1]
         if job.decodes_from == steps:
-            self.lanes.add_extra(steps, -self.extra_blocks(job))
+            self.needs.add_extra(steps, -self.extra_blocks(job))
         if surplus:
             self.cache.release([], surplus)
 
@@ -151,7 +149,7 @@ class SpeculativeBatch(Batch):
         stats.accepted_tokens += (start + steps * job.rate) // UNITS - start // UNITS - steps
 
     def decode_blocks(self, begun: int, steps: int) -> int:
-        return self.lanes.blocks(begun, steps)
+        return self.needs.blocks(begun, steps)
 
     def next_blocks(self, job: Job) -> int:
         return self.held_blocks(job, 1) - self.held_blocks(job, 0)
@@ -159,7 +157,7 @@ class SpeculativeBatch(Batch):
     def held_blocks(self, job: Job, begun: int) -> int:
         if not begun and job.decodes_from == self.steps:
             return -(-job.known // self.block_tokens)
-        return (self.reserved(job) + (self.steps + begun - 1) * job.rate) // self.lanes.period
+        return (self.reserved(job) + (self.steps + begun - 1) * job.rate) // self.needs.period
 
     def generated(self, job: Job) -> int:
         tokens = (job.origin + self.steps * job.rate) // UNITS
@@ -175,11 +173,11 @@ class SpeculativeBatch(Batch):
         return tokens * UNITS + job.origin
 
     def phase(self, job: Job) -> int:
-        return -self.reserved(job) % self.lanes.period
+        return -self.reserved(job) % self.needs.period
 
     def extra_blocks(self, job: Job) -> int:
         """Return how many blocks the first step of a decode needs in addition to those that its lane counts."""
-        lane = (self.reserved(job) + (job.decodes_from - 1) * job.rate) // self.lanes.period
+        lane = (self.reserved(job) + (job.decodes_from - 1) * job.rate) // self.needs.period
         return lane - -(-job.known // self.block_tokens)
 
 

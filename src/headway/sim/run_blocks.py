@@ -66,7 +66,12 @@ class RunBlocks:
         before, batch = self.taken_steps, self.batch
         if steps > before:
             self.taken_steps = steps
-            count = batch.decode_blocks(batch.steps + before, steps - before)
+            if batch.lanes is None:  # the same as `Batch.decode_blocks`, but faster without the call
+                size, more = self.size, steps - before
+                phase = (batch.steps + before) % size
+                count = batch.decodes * (more // size) + sum(self.phases[phase : phase + more % size])
+            else:
+                count = batch.decode_blocks(batch.steps + before, steps - before)
             own = 0
             partial = batch.partial
             if partial is not None:

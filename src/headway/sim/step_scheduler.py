@@ -92,12 +92,14 @@ class StepScheduler:
         yielding = self.yields is not None and bool(self.waiting) and make_way(self, self.yields)
         if batch.partial is not None:
             once = self.schedule_partial(batch.partial)
-        elif batch.running and (need := batch.decode_blocks(batch.steps, 1)):
-            if need <= cache.total - cache.held:
-                cache.take(need)
-            else:
+        elif batch.running:
+            plain = batch.lanes is None
+            need = batch.phases[batch.steps % self.size] if plain else batch.decode_blocks(batch.steps, 1)
+            if need > cache.total - cache.held:
                 once = True
                 self.make_room(0)
+            elif need:
+                cache.take(need)
         if self.waiting or self.ready:
             if self.shut:
                 self.limit = PROMPT
