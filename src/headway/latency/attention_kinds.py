@@ -47,7 +47,7 @@ DELTA: Final = (  # Qwen3-Next: gated delta networks
     "linear_conv_kernel_dim",
 )
 MAMBA: Final = ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel")  # Nemotron-H
-STATE_BYTES: Final = 2  # engines keep states in the precision of the model, unless they are told otherwise
+PRECISION: Final = ("mamba_ssm_dtype", "mamba_ssm_cache_dtype")  # of the states alone; other numbers have 16 bits
 PATTERNS: Final = {"gemma3": 6, "gemma3_text": 6, "gemma2": 2}  # each layer of this number has full attention
 
 
@@ -96,15 +96,16 @@ def _state(config: Mapping[str, Any]) -> dict[str, int]:
     if _count(config.get(DELTA[0])):
         keys, values, key_dim, value_dim, kernel = (config[key] for key in DELTA)
         mixed = 2 * keys * key_dim + values * value_dim  # width of the convolution
-        numbers = values * key_dim * value_dim + mixed * (kernel - 1)
+        numbers = values * key_dim * value_dim
         weights = hidden * (mixed + 2 * values * value_dim + 2 * values) + mixed * kernel
     else:
         heads, head_dim, size, groups, kernel = (config[key] for key in MAMBA)
         inner = heads * head_dim
         mixed = inner + 2 * groups * size
-        numbers = inner * size + mixed * (kernel - 1)
+        numbers = inner * size
         weights = hidden * (inner + mixed + heads + inner) + mixed * kernel
-    return {"state_bytes": STATE_BYTES * numbers, "weights": weights}
+    each = 4 if any(config.get(key) == "float32" for key in PRECISION) else 2
+    return {"state_bytes": each * numbers + 2 * mixed * (kernel - 1), "weights": weights}
 
 
 def _counts(config: Mapping[str, Any]) -> Counter[str]:
