@@ -392,6 +392,7 @@ def test_the_defaults_of_the_file_supply_what_it_omits(bench, date, expected):
         "flow": "none",
         "estimator": "auto",
         "routing": expected[2],
+        "decider": "always",
     }
     assert settings(policies={"routing": "lmetric"}).policies["routing"] == "lmetric"
 

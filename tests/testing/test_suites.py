@@ -21,7 +21,18 @@ from headway.types import ADMIT, Scale
 from headway.workload.traces import FORMATS
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
 
-STAGES = ("routing", "admission", "priority", "flow", "estimator", "scorer", "filter", "scheduler", "scaling")
+STAGES = (
+    "routing",
+    "admission",
+    "priority",
+    "flow",
+    "estimator",
+    "decider",
+    "scorer",
+    "filter",
+    "scheduler",
+    "scaling",
+)
 OWN_TIES = {"random", "kv-aware", "kv-aware-spill", "no-hit-lru"}  # they say themselves what becomes of equal instances
 BUILT_IN = [(stage, name) for stage in STAGES for name in registry.names(stage)]
 CHECKS: dict[str, Callable[..., None]] = {stage: getattr(testing, f"check_{stage}") for stage in STAGES}

@@ -12,7 +12,7 @@ from headway.errors import HeadwayError
 from headway.types import Json
 
 USUAL_GPU = "h200"
-Stage = Literal["admission", "priority", "estimator", "routing", "scheduler", "scaling"]
+Stage = Literal["admission", "priority", "estimator", "routing", "decider", "scheduler", "scaling"]
 
 
 def policies(name: str | None = None, /, *, as_json: AsJson = False) -> Page | Json:

@@ -32,7 +32,10 @@ def compare(
     ] = None,
     everything: Annotated[bool, flag("Add variants, templates and controls to the usual policies.", "--all")] = False,
     stage: Annotated[
-        str, Parameter(help="Stage to compare: admission, priority, flow, estimator, routing, scheduler or scaling.")
+        str,
+        Parameter(
+            help="Stage to compare: admission, priority, flow, estimator, routing, decider, scheduler or scaling."
+        ),
     ] = "routing",
     by: Annotated[
         str | None, Parameter(help="Rank by this metric of docs/metrics.md, such as latency.ttft.p99.")

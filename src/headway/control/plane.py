@@ -71,6 +71,7 @@ class ControlPlane:
         routing: Any,
         flow: Any = None,
         estimator: Any = None,
+        decider: Any = None,
         *,
         lengths: LengthsOf | None = None,
         patience_ps: int = NEVER,
@@ -90,7 +91,8 @@ class ControlPlane:
         self.context, self.ordered = context, context.instances
         self.views = {view.id: view for view in context.instances if view.id}
         self.journals, self.guard, self.forced = journals, guard, dict(forced)
-        self.stages = Stages(admission, priority, make_pairing(routing, context.instances))
+        self.stages = Stages(admission, priority, make_pairing(routing, context.instances, decider))
+        self.decider = decider  # decides which requests are split, as a part of the routing policy
         self.flow = None if isinstance(flow, NoFlow) else flow
         self.policies = {"admission": admission, "priority": priority, "routing": self.stages.routing}
         if self.flow is not None:

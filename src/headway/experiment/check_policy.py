@@ -34,7 +34,6 @@ WHOLES: dict[str, Callable[[str], Json]] = {
     "scorer": lambda reference: {"name": "weighted", "scorers": [{"name": reference, "weight": 1}]},
     "filter": lambda reference: {"name": "weighted", "filters": [reference]},
     "picker": lambda reference: {"name": "weighted", "picker": reference},
-    "decider": lambda reference: {"name": "pair", "decider": reference},
 }
 
 

@@ -150,7 +150,7 @@ def compare(
     signals: Age | None = None,
 ) -> Comparison:
     """Run a scenario with several policies of a stage and rank the results. Stages are admission, priority, flow,
-    estimator, routing, scheduler and scaling; the other stages keep the scenario's policies.
+    estimator, routing, decider, scheduler and scaling; the other stages keep the scenario's policies.
 
     A policy is a name, `path/to/file.py:Class`, a mapping with `name` and parameters, a bundle or its file
     (`best.yaml`), or your own class or object. A bundle sets the policies of all its stages. Your own class or object

@@ -83,7 +83,7 @@ def read_run(folder: Path, key: str, trace: str) -> Result | None:
         return None
 
 
-ROUTER_STAGES = ("admission", "priority", "routing", "flow", "estimator")
+ROUTER_STAGES = ("admission", "priority", "routing", "flow", "estimator", "decider")
 Progress = Callable[[int, int], None]  # arguments: id of the last arrived request, simulated picoseconds
 
 
@@ -97,6 +97,7 @@ def simulate(
     flow: Any = None,
     estimator: Any = None,
     routing: Any = None,
+    decider: Any = None,
     scheduler: Any = None,
     scaling: Any = None,
     trace: str = "minimal",
@@ -121,6 +122,7 @@ def simulate(
         flow=flow,
         estimator=estimator,
         routing=routing,
+        decider=decider,
         scheduler=scheduler,
         scaling=scaling,
     )

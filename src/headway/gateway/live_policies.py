@@ -15,7 +15,14 @@ from headway.policies.policy_schema import policy_form
 from headway.policies.registry import DEFAULT_POLICIES, gateway_policies
 from headway.types import Json
 
-STAGES: Final = ("admission", "priority", "flow", "estimator", "routing")  # the policy stages that a gateway runs
+STAGES: Final = (
+    "admission",
+    "priority",
+    "flow",
+    "estimator",
+    "routing",
+    "decider",
+)  # the policy stages that a gateway runs
 SHARED: Final = {"flow": "queue", "estimator": "estimator"}  # stages that the policies in force run for candidates too
 FILE_KEYS: Final = ("path", "file", "policies")  # a string under one of these keys is the name of a file
 
@@ -62,6 +69,8 @@ def read_candidate(block: Any, where: str) -> Json:
         if stage in block:
             wrong = f"a candidate shares the {shared} of the policies in force"
             raise HeadwayError(f"{where}.{stage}: {wrong}. Remove `{stage}`.")
+    if "decider" in block and "routing" not in block:
+        raise HeadwayError(f"{where}.decider: a candidate with a decider needs its own routing policy. Add `routing`.")
     specs = {stage: block[stage] for stage in STAGES if stage in block}
     if not specs:
         raise HeadwayError(f"{where}: name at least one policy, as in {{routing: lmetric}}.")

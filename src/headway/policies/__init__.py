@@ -4,6 +4,7 @@ from headway.policies import (  # noqa: F401
     admission,
     b3,
     basic,
+    deciders,
     disaggregation,
     estimators,
     filters,

@@ -38,7 +38,7 @@ from headway.types import Json
 
 FORMAT: Final = 1
 STAGES: Final = ("admission", "priority", "routing", "scheduler", "scaling")
-FURTHER: Final = ("estimator",)  # stages that a bundle has only if their policy is not the default
+FURTHER: Final = ("estimator", "decider")  # stages that a bundle has only if their policy is not the default
 # Type of a policy -> keys, of which the policy must have exactly one.
 TYPES: Final = {"parameters": ("template",), "tree": ("tree",), "code": ("source", "path")}
 PARAMETERS: Final = {"const": "parameters", "description": "a template of Headway with these parameters"}

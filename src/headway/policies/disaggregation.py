@@ -1,7 +1,8 @@
 """Routing with prefill/decode disaggregation: a policy for each half, and a decider that says which requests to split.
 
 The decode half chooses an instance first. This instance also computes the prompt if it has the role `both`, or if the
-decider returns False. Otherwise the prefill half chooses a prefill instance of the same deployment.
+decider (`policies.decider`) returns False. Otherwise the prefill half chooses a prefill instance of the same
+deployment. The decider may also choose another instance that serves the request whole.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from typing import Annotated, Any
 
 from msgspec.structs import replace
 
+from headway.config.keys import Form
 from headway.config.wording import one_line, shown
 from headway.errors import HeadwayError
 from headway.policies import registry
 from headway.policies.answers import wrong_answer
-from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, Context, LruBlocks
+from headway.policies.context import Context
+from headway.policies.deciders import Always
 from headway.policies.parts import collect_metrics, combine_entries, combine_kinds
 from headway.policies.policy_schema import policy_form
-from headway.policies.registry import Bounds, policy
+from headway.policies.registry import policy
 from headway.policies.scorecards import ids
 from headway.types import Reject, Request, Route, Scorecard
 from headway.views.cluster import ClusterView
@@ -29,46 +32,8 @@ from headway.views.instance import InstanceView
 PLACE = "policies.routing"
 Spec = str | dict[str, Any]  # a policy: its name, or a mapping with name and parameters
 HalfSpec = Annotated[Spec, policy_form("routing")]
-Threshold = Annotated[int, Bounds(1, 10_000_000, log=True)]
-
-
-@policy("decider", "always", reported=())
-class Always:
-    """Computes every prompt on a prefill instance."""
-
-    def apart(self, request: Request, view: InstanceView, cluster: ClusterView) -> bool:
-        return True
-
-
-@policy("decider", "never", reported=())
-class Never:
-    """Computes every prompt on the decode instance; prefill instances stay idle."""
-
-    def apart(self, request: Request, view: InstanceView, cluster: ClusterView) -> bool:
-        return False
-
-
-@policy("decider", "prompt-threshold", reported=())
-class PromptThreshold:
-    """Splits a request if its prompt has at least `colocate_below_tokens` tokens, cached or not."""
-
-    colocate_below_tokens: Threshold = 256
-
-    def apart(self, request: Request, view: InstanceView, cluster: ClusterView) -> bool:
-        return request.prompt_tokens >= self.colocate_below_tokens
-
-
-@policy("decider", "uncached-threshold", exact=("prefix_index",), reported=())
-class UncachedThreshold(Believer):
-    """Splits a request if the decode instance is believed to lack at least `colocate_below_tokens` prompt tokens."""
-
-    colocate_below_tokens: Threshold = 256
-    block_tokens: BlockTokens = BLOCK_TOKENS
-    lru_blocks: LruBlocks = LRU_BLOCKS
-
-    def apart(self, request: Request, view: InstanceView, cluster: ClusterView) -> bool:
-        cached = self.matches(request.path)[view.index] * self.block_tokens
-        return request.prompt_tokens - cached >= self.colocate_below_tokens
+DECIDER = "policies.decider"
+TWICE = f"{DECIDER}: the routing policy names a decider too. Remove its key `decider`, which is the former place."
 
 
 class Half(ClusterView):
@@ -128,7 +93,7 @@ class Pairing:
     def assemble(self, whole: Any, prefill: Any, decode: Any, decider: Any) -> None:
         """Set the policies of the two halves and the decider. The pairing gets the catalogue entry of `whole`, except
         that it declares the signals that the two policies and the decider read."""
-        self.parts = (prefill, decode, decider)
+        self._whole, self.parts = whole, (prefill, decode, decider)
         self._parts = [inner for part in self.parts for inner in (part, *getattr(part, "_parts", ()))]
         self.entry = combine_entries(whole, self.parts)
         self.split = 0  # number of requests with a prefill instance and a decode instance
@@ -158,9 +123,13 @@ class Pairing:
         if view is None:
             raise wrong_half(decode, "decode", chosen, request, generating)
         prompting = halves.prompting.get(view.pool)
-        if view.role == "both" or prompting is None or not self.apart(request, view, generating):
+        if view.role == "both" or prompting is None:
             self.whole += 1
             return chosen
+        apart = self.apart(request, view, cluster, generating)
+        if apart is not True:
+            self.whole += 1
+            return chosen if apart is False else self.moved(chosen, apart, generating)
         other: Route | Reject = prefill.route(request, prompting.at(cluster))
         if isinstance(other, Reject):
             return other
@@ -176,13 +145,28 @@ class Pairing:
             other.target,
         )
 
-    def apart(self, request: Request, view: InstanceView, cluster: ClusterView) -> bool:
+    def apart(self, request: Request, view: InstanceView, cluster: ClusterView, generating: Half) -> bool | Route:
+        """Ask the decider: True to split the request, False to serve it whole on `view`, or a route to serve it whole
+        on another instance."""
         decider = self.parts[2]
         answer = decider.apart(request, view, cluster)
-        if not isinstance(answer, bool):
-            right = "apart must return True or False"
-            raise wrong_answer(f"{PLACE}.decider", decider, right, answer, request)
-        return answer
+        if not isinstance(answer, bool) and generating.find(answer) is None:
+            right = "apart must return True, False, or a Route to one instance that generates"
+            raise wrong_answer(DECIDER, decider, right, answer, request)
+        whole: bool | Route = answer
+        return whole
+
+    @staticmethod
+    def moved(chosen: Route, whole: Route, generating: Half) -> Route:
+        """Return the route of a request that the decider serves whole on another instance."""
+        card = chosen.scorecard
+        if card is not None:
+            card = replace(card, picked=whole.target)
+        return replace(whole, priority=chosen.priority if whole.priority is None else whole.priority, scorecard=card)
+
+    def use(self, decider: Any) -> None:
+        """Replace the decider."""
+        self.assemble(self._whole, self.parts[0], self.parts[1], decider)
 
     def _observe(self, event: Event) -> None:
         """Pass an event on to the policies. The decode half and the decider get the event unchanged. The prefill half
@@ -226,9 +210,9 @@ class Pair(Pairing):
     """Chooses a prefill instance and a decode instance, each by its own routing policy.
 
     `prefill` and `decode` are routing policies, by name or with parameters. Each sees only the instances of its half
-    and breaks ties by its own rule. `decode` chooses first. If the `decider` (always, never, prompt-threshold or
-    uncached-threshold) does not split the request, or the instance has role both, the decode instance also computes the
-    prompt. It reads the signals that its parts read.
+    and breaks ties by its own rule. `decode` chooses first. If the decider (`policies.decider`) does not split the
+    request, or the instance has role both, the decode instance also computes the prompt. It reads the signals that its
+    parts read. Its own key `decider` is the former place of `policies.decider`, and works in this version only.
 
     Limits: those of its parts. By default, `least-kv` chooses the decode instance. Between two reports it sends every
     request to the same instance, which delays the many short requests of some traces. It cannot see the queue of a slow
@@ -237,15 +221,21 @@ class Pair(Pairing):
 
     prefill: HalfSpec = "least-loaded"
     decode: HalfSpec = "least-kv"
-    decider: Annotated[Spec, policy_form("decider")] = "always"
+    decider: Annotated[Spec | None, Form.of(policy_form("decider"), None)] = None
 
     def __post_init__(self) -> None:
         halves = [registry.build("routing", getattr(self, role), f"{PLACE}.{role}") for role in ("prefill", "decode")]
         for role, half in zip(("prefill", "decode"), halves, strict=True):
             if getattr(half, "pairs", False):
                 raise HeadwayError(f"{PLACE}.{role}: the policy chooses two instances. Use a policy that chooses one.")
-        decider = registry.build("decider", self.decider, f"{PLACE}.decider")
+        decider = Always() if self.decider is None else registry.build("decider", self.decider, f"{PLACE}.decider")
         self.assemble(type(self), halves[0], halves[1], decider)
+
+    def use(self, decider: Any) -> None:
+        if self.decider is None:
+            super().use(decider)
+        elif not isinstance(decider, Always):
+            raise HeadwayError(TWICE)
 
     @property
     def seeks_prefixes(self) -> bool:
@@ -281,10 +271,15 @@ class PrefixPair(Pair):
     prefill: HalfSpec = "weighted"
 
 
-def make_pairing(routing: Any, instances: Sequence[InstanceView]) -> Any:
+def make_pairing(routing: Any, instances: Sequence[InstanceView], decider: Any = None) -> Any:
     """Adapt a routing policy to the cluster. If there are prefill instances and the policy chooses one instance for a
-    request, the policy chooses the decode instance, and an independent copy of it chooses the prefill instance."""
-    if getattr(routing, "pairs", False) or not any(view.role == "prefill" for view in instances):
+    request, the policy chooses the decode instance, and an independent copy of it chooses the prefill instance. The
+    decider says which requests are split, unless the policy decides that itself."""
+    if getattr(routing, "pairs", False):
+        if isinstance(routing, Pairing) and decider is not None:
+            routing.use(decider)
+        return routing
+    if not has_prefill(instances):
         return routing
     try:
         other = deepcopy(routing)
@@ -292,7 +287,11 @@ def make_pairing(routing: Any, instances: Sequence[InstanceView]) -> Any:
         problem = f"{PLACE}: a copy of {type(routing).__name__} must choose prefill instances, but copying it failed"
         remedy = "Pass the policy's class or name instead of an object"
         raise HeadwayError(f"{problem}: {one_line(error)}. {remedy}.") from error
-    return Pairing(other, routing, Always())
+    return Pairing(other, routing, Always() if decider is None else decider)
+
+
+def has_prefill(instances: Sequence[InstanceView]) -> bool:
+    return any(view.role == "prefill" for view in instances)
 
 
 def wrong_half(half: Any, role: str, answer: Any, request: Request, cluster: ClusterView) -> HeadwayError:

@@ -51,6 +51,7 @@ DEFAULT_POLICIES: Final = {
     "flow": "none",
     "estimator": "auto",
     "routing": "weighted",
+    "decider": "always",
     "scheduler": "fcfs",
     "scaling": "static",
 }
@@ -348,6 +349,11 @@ def build(stage: str, spec: object, where: str) -> Any:
     """Make a policy from its name or its mapping. Error messages begin with `where`."""
     name, parameters = split(spec, where)
     return make(find(stage, name, where), parameters, where)
+
+
+def remake(policy: Any) -> Any:
+    """Return a new policy of the same class with the same parameters, and without the state of this one."""
+    return make(entry_of(policy), values_of(policy), f"policies.{entry_of(policy).stage}")
 
 
 def make(entry: Entry, parameters: dict[str, Any], where: str) -> Any:

@@ -23,7 +23,7 @@ HEADINGS: Final = {
     "scorer": "rate instances, for the routing policy weighted",
     "filter": "exclude instances, for weighted",
     "picker": "choose by score, for weighted",
-    "decider": "split prefill from decode or not, for routing policies that choose pairs",
+    "decider": "split prefill from decode or not, on disaggregated clusters",
     "admission": "admit, delay or reject a request",
     "priority": "rank requests",
     "flow": "hold requests in the router's queue",
@@ -32,7 +32,7 @@ HEADINGS: Final = {
     "scaling": "add and remove instances",
 }
 DEFAULT, GATEWAY_DEFAULT = "default", "default of gateways"
-DEFAULTS: Final = {**DEFAULT_POLICIES, "picker": "max-score", "decider": "always"}
+DEFAULTS: Final = {**DEFAULT_POLICIES, "picker": "max-score"}
 
 
 def find(name: str | None) -> list[Entry]:

@@ -162,8 +162,11 @@ RESOURCES: Final = (
 
 # The parts of a scenario that a suggestion may change: the stages of its policies; `engine`, the settings of the
 # instances such as batch and KV cache; and `cluster`, the replicas, links, tiers and signals.
-SCOPE: Final = ("admission", "priority", "flow", "estimator", "routing", "scheduler", "scaling", "engine", "cluster")
-ADMISSION, PRIORITY, FLOW, ESTIMATOR, ROUTING, SCHEDULER, SCALING, ENGINE, CLUSTER = SCOPE
+SCOPE: Final = (
+    *("admission", "priority", "flow", "estimator", "routing", "decider", "scheduler", "scaling"),
+    *("engine", "cluster"),
+)
+ADMISSION, PRIORITY, FLOW, ESTIMATOR, ROUTING, DECIDER, SCHEDULER, SCALING, ENGINE, CLUSTER = SCOPE
 
 
 class Suggestion(Struct, frozen=True):

@@ -82,6 +82,12 @@ class Policies(Struct, frozen=True):
     routing: Annotated[Any, policy_form("routing"), NAME_OR_MAPPING, "chooses the instance for each request"] = (
         DEFAULT_POLICIES["routing"]
     )
+    decider: Annotated[
+        Any,
+        policy_form("decider"),
+        NAME_OR_MAPPING,
+        "on a disaggregated cluster: decides which requests are split into prefill and decode",
+    ] = DEFAULT_POLICIES["decider"]
     scheduler: Annotated[
         Any,
         policy_form("scheduler"),
@@ -103,10 +109,10 @@ class Policies(Struct, frozen=True):
         return _explicit(stage, getattr(self, stage), f"policies.{stage}", auto)
 
     def resolved(self, auto: bool = False) -> Json:
-        """Return the policies of all stages by stage. Omit `flow`, `estimator` and `scaling` if they have their default
-        policy, because that policy does nothing of its own. `auto` is as in `explicit`."""
+        """Return the policies of all stages by stage. Omit `flow`, `estimator`, `decider` and `scaling` if they have
+        their default policy, because that policy does nothing of its own. `auto` is as in `explicit`."""
         written = {stage: self.explicit(stage, auto) for stage in STAGES}
-        for stage in ("flow", "estimator", "scaling"):
+        for stage in ("flow", "estimator", "decider", "scaling"):
             if written[stage] == _explicit(stage, DEFAULT_POLICIES[stage], f"policies.{stage}", auto):
                 del written[stage]
         return written
@@ -423,7 +429,9 @@ def _explicit(stage: str, spec: Any, where: str, auto: bool = False) -> Json:
     if isinstance(policy, Pair):
         for role in ROLES:
             written[role] = _explicit("routing", written[role], f"{where}.{role}", auto)
-        written["decider"] = _explicit("decider", written["decider"], f"{where}.decider", auto)
+        own = written.pop("decider")
+        if own is not None:
+            written["decider"] = _explicit("decider", own, f"{where}.decider", auto)
     return written
 
 

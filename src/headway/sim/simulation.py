@@ -27,6 +27,7 @@ from headway.control.journal import UNFORCED, Forced, Journal
 from headway.control.plane import ControlPlane
 from headway.errors import HeadwayError, InvariantError
 from headway.policies.context import Context, Estimator
+from headway.policies.disaggregation import has_prefill
 from headway.policies.flow import NoFlow
 from headway.policies.registry import entry_of
 from headway.results.recorder import IN_FLIGHT, Recorder
@@ -81,13 +82,14 @@ class Simulation:
         estimator: Estimator,
         flow: Any = None,
         lengths: Any = None,
+        decider: Any = None,
         journals: Sequence[Sequence[Journal]] = (),
         forced: Forced = UNFORCED,
         further: Sequence[Sequence[Any]] = (),
         autoscaler: Autoscaler | None = None,
     ) -> None:
         """The policies of the first router are separate arguments. `further` has the policies of each other router:
-        admission, priority, routing, flow and lengths. `lengths` is the policy of the stage `estimator`, and
+        admission, priority, routing, flow, lengths and decider. `lengths` is the policy of the stage `estimator`, and
         `estimator` returns step times. `journals` has, for each router, the journals that record its decisions.
         `forced` has decisions to use instead of the policies' decisions."""
         self.setup = setup
@@ -98,6 +100,8 @@ class Simulation:
         self.recorder = self.cluster.recorder
         self.clock = Clock(self.cluster.steppers)
         stages = [admission, priority, routing, *([] if flow is None else [flow])]
+        if decider is not None and has_prefill(setup.views):
+            stages.append(decider)
         lengths = running(lengths, (*stages, scheduler))
         instances, scalers = self.cluster.instances, () if autoscaler is None else autoscaler.policies
         self.signals = (
@@ -113,7 +117,7 @@ class Simulation:
         truth = self.cached_tokens if any(entry_of(policy).oracle for policy in stages) else None
         knows = lengths is not None and entry_of(lengths, "estimator").oracle
         true_lengths: dict[int, int] | None = {} if knows else None
-        routers = [[admission, priority, routing, flow, lengths], *further]
+        routers = [[admission, priority, routing, flow, lengths, decider], *further]
         for number, own in enumerate(routers):
             views = [copy(view) for view in setup.views] if further else setup.views
             context = Context(
@@ -135,6 +139,7 @@ class Simulation:
                 own[2],
                 own[3],
                 None if lengths is None else own[4],
+                own[5] if len(own) > 5 else None,
                 lengths=None if true_lengths is None else length_of(true_lengths),
                 patience_ps=patience,
                 journals=listeners,

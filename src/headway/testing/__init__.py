@@ -12,7 +12,14 @@ from pathlib import Path
 from headway.latency.base import LatencyModel
 from headway.testing.engine_suites import LatencyModelSuite, SchedulerSuite
 from headway.testing.part_suites import FilterSuite, ScorerSuite
-from headway.testing.router_suites import AdmissionSuite, EstimatorSuite, FlowSuite, PrioritySuite, RoutingSuite
+from headway.testing.router_suites import (
+    AdmissionSuite,
+    DeciderSuite,
+    EstimatorSuite,
+    FlowSuite,
+    PrioritySuite,
+    RoutingSuite,
+)
 from headway.testing.scaling_suite import ScalingSuite
 from headway.testing.suite import check_policy, run_tests
 from headway.testing.trace_suite import TraceReaderSuite
@@ -20,6 +27,7 @@ from headway.workload.traces.record import Format
 
 __all__ = [
     "AdmissionSuite",
+    "DeciderSuite",
     "EstimatorSuite",
     "FilterSuite",
     "FlowSuite",
@@ -31,6 +39,7 @@ __all__ = [
     "ScorerSuite",
     "TraceReaderSuite",
     "check_admission",
+    "check_decider",
     "check_estimator",
     "check_filter",
     "check_flow",
@@ -44,6 +53,7 @@ __all__ = [
 ]
 
 check_admission = partial(check_policy, AdmissionSuite)
+check_decider = partial(check_policy, DeciderSuite)
 check_estimator = partial(check_policy, EstimatorSuite)
 check_filter = partial(check_policy, FilterSuite)
 check_flow = partial(check_policy, FlowSuite)

@@ -169,6 +169,7 @@ class Bench:
             policies["routing"],
             policies.get("flow"),
             policies.get("estimator") or running(registry.build("estimator", "auto", ""), policies.values()),
+            policies.get("decider"),
             lengths=lambda request: TRUE_TOKENS,
         )
         control.watch((), trusting=False)

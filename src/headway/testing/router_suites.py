@@ -1,4 +1,4 @@
-"""Suites for the stages of the control plane: routing, admission, priority, flow control and estimators."""
+"""Suites for the stages of the control plane: routing, admission, priority, flow control, estimators and deciders."""
 
 from collections.abc import Callable
 from functools import partial
@@ -77,3 +77,17 @@ class EstimatorSuite(RouterSuite):
         assert most is None or checked.tokens <= most, wrong
         bench.transcript.append((request.id, checked.tokens))
         return answer
+
+
+class DeciderSuite(RouterSuite):
+    """Tests of a decider, on instances of which half prefill and half decode. The routing policy is `pair`."""
+
+    stage = "decider"
+
+    def bench(self) -> Bench:
+        return Bench(pairs=True)
+
+    def start(self, bench: Bench) -> tuple[Any, ControlPlane]:
+        policy = self.make()
+        bench.record_reads(policy, "bind", "observe", "apart")
+        return policy, bench.plane(decider=policy, routing=registry.build("routing", "pair", "policies.routing"))

@@ -118,7 +118,14 @@ DIGITS: Final = 6  # number of decimals of a tick in seconds; the ticks of three
 LONG: Final = "30d"  # a time to live that no run reaches, so that nothing expires, as in the simulation
 # Settings of an engine that the gateway's configuration must contain too.
 STATIC: Final = ("pool", "kv_blocks", "max_batch_size", "max_batch_tokens", "max_queue", "capacity")
-GATEWAY: Final = ("admission", "priority", "flow", "estimator", "routing")  # policy stages that a gateway runs
+GATEWAY: Final = (
+    "admission",
+    "priority",
+    "flow",
+    "estimator",
+    "routing",
+    "decider",
+)  # policy stages that a gateway runs
 
 
 def check(scenario: Scenario) -> None:

@@ -387,8 +387,8 @@ def reporting_family(draws: Draws, folder: Path) -> Json:
         scorers.append({"name": "queue-depth", "weight": 1})
         routing = {"name": "weighted", "scorers": scorers, "filters": [], "picker": "max-score"}
     replaced = drawn["policies"]["routing"]
-    if "decider" in replaced:
-        routing = {"name": "pair", "prefill": routing, "decode": routing, "decider": replaced["decider"]}
+    if isinstance(replaced, dict) and replaced["name"] in pd_draws.PAIRS:
+        routing = {"name": "pair", "prefill": routing, "decode": routing}
     drawn["policies"]["routing"] = routing
     drawn.setdefault("signals", {})["kv_event_delay"] = pick(draws, "0s", "0s", "1ms", "5ms", "23ms", "137us")
     drawn["signals"]["belief"] = pick(draws, "stored", "both", "stored", "both", "routed")

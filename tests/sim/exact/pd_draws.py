@@ -10,7 +10,10 @@ from draw_sources import Draws, pick
 Json = dict[str, Any]
 ORDINARY = ("least-loaded", "round-robin", "weighted", "random", "least-kv", "lmetric", "sticky", "session-affinity")
 PAIRS = ("least-loaded-pair", "prefix-pair", "pair")
-DECIDERS = ("always", "never", "prompt-threshold", "uncached-threshold")
+DECIDERS = (
+    *("always", "never", "prompt-threshold", "uncached-threshold"),
+    *("estimated-ttft", "drift-plus-penalty", "lend"),
+)
 
 
 def half(draws: Draws, cluster: Json) -> Json:
@@ -38,7 +41,13 @@ def transfer(draws: Draws) -> Json:
 
 def decider(draws: Draws) -> Any:
     name = pick(draws, "always", *DECIDERS)
-    return {"name": name, "colocate_below_tokens": pick(draws, 5, 20)} if name.endswith("threshold") else name
+    if name.endswith("threshold"):
+        return {"name": name, "colocate_below_tokens": pick(draws, 5, 20)}
+    if name == "lend":
+        return {"name": name, "wait": pick(draws, "1ps", "5ms", "200ms"), "share": pick(draws, 0.3, 1)}
+    if name == "drift-plus-penalty":
+        return {"name": name, "v": pick(draws, 0, 0.01, 1), "itl": pick(draws, "1ms", "50ms")}
+    return name
 
 
 def split(draws: Draws, found: Json) -> Json:
@@ -51,10 +60,11 @@ def split(draws: Draws, found: Json) -> Json:
         cluster["deployments"] = {"apart": apart, "both": {"instances": count}}
     else:
         cluster |= apart
+    found["policies"]["decider"] = decider(draws)
     if pick(draws, False, True, True):
         name = pick(draws, *PAIRS)
         own = {"prefill": pick(draws, *ORDINARY), "decode": pick(draws, *ORDINARY)} if name == "pair" else {}
-        found["policies"]["routing"] = {"name": name, **own, "decider": decider(draws)}
+        found["policies"]["routing"] = {"name": name, **own}
     return found
 
 
@@ -62,7 +72,7 @@ def split_traits(scenario: Json, requests: Any) -> dict[str, bool]:
     """What a run has shown of it."""
     routing = scenario["policies"]["routing"]
     name = routing if isinstance(routing, str) else routing["name"]
-    given = routing.get("decider", "") if isinstance(routing, dict) else ""
+    given = scenario["policies"].get("decider", "")
     rows = list(zip(requests["handed_ps"], requests["transfer_ps"], requests["transferred_ps"], strict=True))
     apart = [at >= 0 for at in requests["prefill_instance"]]
     return {

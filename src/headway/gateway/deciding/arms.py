@@ -19,7 +19,7 @@ from headway.control.stages import Stages
 from headway.gateway.live_policies import build_policies
 from headway.policies.context import Context
 from headway.policies.disaggregation import make_pairing
-from headway.policies.registry import gateway_policies
+from headway.policies.registry import gateway_policies, remake
 from headway.types import Json, Reject, Request
 
 LIVE, CANARY = "live", "canary"
@@ -38,8 +38,11 @@ class Arm:
 
     def __init__(self, name: str, policies: Mapping[str, Any], context: Context, live: Arm | None = None) -> None:
         own = {stage: policies[stage] for stage in STAGES if stage in policies}
+        self.decider = policies.get("decider")
+        if self.decider is None and live is not None and live.decider is not None:
+            self.decider = remake(live.decider)
         if "routing" in own:
-            own["routing"] = make_pairing(own["routing"], context.instances)
+            own["routing"] = make_pairing(own["routing"], context.instances, self.decider)
         self.name, self.failures = name, 0
         self.policies = tuple(own.values())
         whole = own if live is None else {stage: getattr(live.stages, stage) for stage in STAGES} | own

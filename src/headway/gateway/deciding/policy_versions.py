@@ -122,6 +122,7 @@ class PolicyVersions:
             stages.routing,
             built.get("flow"),
             self._estimator(built, [*arms.live.policies, built.get("flow"), *trial.values()]),
+            arms.live.decider,
             patience_ps=self.settings.patience_ps,
             unserved=UNSERVED,
             journals=self.journals,

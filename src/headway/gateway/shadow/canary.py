@@ -31,7 +31,7 @@ MIN_REQUESTS: Final = 50
 By = Literal["session", "tenant", "request"]
 UNUSED: Final = {"description": "only the simulator uses this stage; the gateway ignores it"}
 STAGES_FORM: Final = Mapped(
-    {stage: policy_form(stage, live=True) for stage in ("admission", "priority", "routing")}
+    {stage: policy_form(stage, live=True) for stage in ("admission", "priority", "routing", "decider")}
     | dict.fromkeys(("scheduler", "scaling"), UNUSED)
 )
 

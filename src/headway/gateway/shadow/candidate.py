@@ -84,7 +84,12 @@ class Candidate:
     def make(self) -> None:
         """Build the routing policy. Called again after prefill engines have joined or left."""
         routing = registry.build("routing", self.spec.policies["routing"], f"shadow.{cut(self.name)}.routing")
-        self.routing = make_pairing(routing, self.stage.views)
+        named, decider = self.spec.policies.get("decider"), self.stage.control.decider
+        if named is not None:
+            decider = registry.build("decider", named, f"shadow.{cut(self.name)}.decider")
+        elif decider is not None:
+            decider = registry.remake(decider)
+        self.routing = make_pairing(routing, self.stage.views, decider)
         bind = getattr(self.routing, "bind", None)
         if bind is not None:
             bind(FrozenContext(self.stage, partial(stream, self.seed)))
