@@ -216,7 +216,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
         "cluster.kv.utilization: expected a number above 0 and of at most 1, got 1.5.",
     ),
     (small(cluster={"gpu": "h1000"}), "cluster.gpu: no GPU"),
-    (small(cluster={"model": "lama-3.1-8b"}), "Did you mean 'llama-3.1-8b'? Known: glm-4.5-air, gpt-oss-120b,"),
+    (small(cluster={"model": "lama-3.1-8b"}), "Did you mean 'llama-3.1-8b'? Known: deepseek-v2-lite,"),
     (
         small(cluster={"gpu": {"memory": "80GB"}}),
         "cluster.gpu: 'bandwidth', 'tflops' and 'usd_per_hour' are missing.",
