@@ -312,7 +312,12 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     words |= _paths(package.simulate(tiered).summary()) | _paths(Scenario.load(tiered).resolved())
     halves = {"prefill": {"instances": 1}, "decode": {"instances": 1}}
     split = {**TINY, "cluster": {"architecture": "disaggregated", **halves}}
-    words |= _paths(package.simulate(split).summary()) | _paths(Scenario.load(split).resolved())
+    both = {**split, "policies": {"decider": "never", "estimator": "constant"}}
+    words |= (
+        _paths(Scenario.load(both).resolved())
+        | _paths(package.simulate(split).summary())
+        | _paths(Scenario.load(split).resolved())
+    )
     living = {**TINY, "cluster": {"instances": 1, "min_replicas": 1, "max_replicas": 2}, "scaling": {}, "routers": 1}
     words |= _paths(package.simulate(living).summary()) | _paths(Scenario.load(living).resolved())
     words |= {file for file, _ in store.LISTS.values()} | {store.DECISIONS, store.ADMISSION, "reload"} | set(TRACES)
