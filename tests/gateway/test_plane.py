@@ -173,3 +173,25 @@ def test_an_estimator_that_fails_stops_no_request(tmp_path):
     plane.versions.on_failure = lambda arm, error: failed.append(type(error).__name__)
     assert answer(plane, 0, 5) == 256
     assert failed == ["ZeroDivisionError"]
+
+
+def test_a_decider_of_its_own_needs_a_routing_policy_in_a_canary():
+    canary = {"policies": {"decider": "never"}, "share": 0.5}
+    with pytest.raises(HeadwayError, match=r"canary\.policies\.decider: it needs a routing policy of its own"):
+        Plane(PlaneSettings(1, read_policies({"canary": canary})))
+
+
+def test_the_gateway_splits_as_its_decider_says():
+    def plane(**policies):
+        made = Plane(PlaneSettings(2, read_policies({"routing": "least-loaded", **policies})))
+        for place, role in enumerate(("prefill", "decode")):
+            made.join(0, place, {"id": role, "serves": [], "kv_blocks": 1000, "role": role})
+            made.changed(0, place, "ready")
+        return made
+
+    short, long = (Request(number, 1, tokens, Path((number,), (tokens,))) for number, tokens in enumerate((64, 640)))
+    threshold = {"name": "prompt-threshold", "colocate_below_tokens": 100}
+    for policies in ({"decider": threshold}, {"routing": {"name": "pair", "decider": threshold}}):
+        made = plane(**policies)
+        assert [made.arrive(1, request).prefill is not None for request in (short, long)] == [False, True]
+    assert [plane().arrive(1, request).prefill is not None for request in (short, long)] == [True, True]

@@ -11,6 +11,7 @@ import headway
 from headway.control.flights import Flight
 from headway.control.plane import ControlPlane
 from headway.errors import HeadwayError
+from headway.experiment.notes import note_former_decider
 from headway.policies import registry
 from headway.policies.context import Context
 from headway.types import PS_PER_SECOND, Path, Reject, Request, Route
@@ -203,6 +204,12 @@ def test_the_decider_is_a_stage_and_its_old_place_still_works() -> None:
     assert split(decider=threshold) == split(routing={"name": "pair", "decider": threshold}) != (120, 0)
     with pytest.raises(HeadwayError, match=r"policies\.decider"):
         headway.simulate(scenario(routing={"name": "pair", "decider": "never"}, decider="never"))
+
+
+def test_a_note_names_the_new_place() -> None:
+    old = headway.Scenario.load(scenario(routing={"name": "pair", "decider": "never"}))
+    assert "Write policies.decider" in (note_former_decider(old) or "")
+    assert note_former_decider(headway.Scenario.load(scenario(decider="never"))) is None
 
 
 def test_a_comparison_ranks_deciders() -> None:

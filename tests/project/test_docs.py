@@ -315,6 +315,8 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     words |= _paths(package.simulate(split).summary()) | _paths(Scenario.load(split).resolved())
     drafted = {**TINY, "cluster": {"speculation": {"tokens": 2, "acceptance": 0.5}}}
     words |= _paths(package.simulate(drafted).summary()) | _paths(Scenario.load(drafted).resolved())
+    both = {**split, "policies": {"decider": "never", "estimator": "constant"}}
+    words |= _paths(Scenario.load(both).resolved())
     living = {**TINY, "cluster": {"instances": 1, "min_replicas": 1, "max_replicas": 2}, "scaling": {}, "routers": 1}
     words |= _paths(package.simulate(living).summary()) | _paths(Scenario.load(living).resolved())
     words |= {file for file, _ in store.LISTS.values()} | {store.DECISIONS, store.ADMISSION, "reload"} | set(TRACES)

@@ -64,6 +64,7 @@ def compare(
     from headway.experiment.contenders import ALL, contenders
     from headway.experiment.notes import (
         note_bad_rows,
+        note_former_decider,
         note_idle_autoscaler,
         note_lost_prefixes,
         note_missed_faults,
@@ -100,7 +101,11 @@ def compare(
     if output is not None:
         say(f"wrote {len(comparison.ranked):,} runs and study.json to {output}")
     summaries = [summary for _, summary in comparison.ranked]
-    say(note_idle_autoscaler(loaded, stage == "scaling"), note_missed_faults(loaded, summaries))
+    say(
+        note_former_decider(loaded),
+        note_idle_autoscaler(loaded, stage == "scaling"),
+        note_missed_faults(loaded, summaries),
+    )
     say(note_unmeasured(loaded), note_bad_rows(loaded))
     rivals = contenders(loaded, chosen, stage)
     for rival in rivals:

@@ -95,6 +95,7 @@ def run(
     """Simulate a scenario and print its latency, cost and issues."""
     from headway.experiment.notes import (
         note_bad_rows,
+        note_former_decider,
         note_idle_autoscaler,
         note_lost_prefixes,
         note_missed_faults,
@@ -120,7 +121,7 @@ def run(
     result = _run(loaded, level, counterfactuals, output, again)
     routing = result.scenario["policies"]["routing"]
     say(note_lost_prefixes(loaded.cluster, {routing["name"]: routing}), note_idle_autoscaler(loaded))
-    say(note_unmeasured(loaded), note_missed_faults(loaded, [result.summary()]))
+    say(note_former_decider(loaded), note_unmeasured(loaded), note_missed_faults(loaded, [result.summary()]))
     say(note_bad_rows(loaded), note_one_model(loaded, result), repetition.problem())
     if as_json:
         say(note_no_figures(result.summary(), loaded.warmup))

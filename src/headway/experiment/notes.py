@@ -136,6 +136,14 @@ def _build_routing(spec: Any) -> Any:
     return registry.build("routing", spec, "policies.routing") if isinstance(spec, str | dict) else spec
 
 
+def note_former_decider(scenario: Scenario) -> str | None:
+    """Return a note if the routing policy names the decider, which is now a stage of its own. Otherwise return None."""
+    spec = scenario.policies.routing
+    if not isinstance(spec, Mapping) or spec.get("decider") is None:
+        return None
+    return "policies.routing.decider: this key works in this version only. Write policies.decider."
+
+
 def note_lost_prefixes(cluster: Cluster, routing: Mapping[str, Any]) -> str | None:
     """Return a note that names the policies that route by cached prefixes although prefill instances do not keep
     prefixes. If there are no such policies, return None."""

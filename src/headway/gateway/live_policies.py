@@ -69,8 +69,6 @@ def read_candidate(block: Any, where: str) -> Json:
         if stage in block:
             wrong = f"a candidate shares the {shared} of the policies in force"
             raise HeadwayError(f"{where}.{stage}: {wrong}. Remove `{stage}`.")
-    if "decider" in block and "routing" not in block:
-        raise HeadwayError(f"{where}.decider: a candidate with a decider needs its own routing policy. Add `routing`.")
     specs = {stage: block[stage] for stage in STAGES if stage in block}
     if not specs:
         raise HeadwayError(f"{where}: name at least one policy, as in {{routing: lmetric}}.")

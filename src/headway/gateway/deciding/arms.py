@@ -16,6 +16,7 @@ from headway.control.audience import Observe
 from headway.control.flights import Answer, Flight
 from headway.control.plane import ControlPlane
 from headway.control.stages import Stages
+from headway.errors import HeadwayError
 from headway.gateway.live_policies import build_policies
 from headway.policies.context import Context
 from headway.policies.disaggregation import make_pairing
@@ -38,6 +39,8 @@ class Arm:
 
     def __init__(self, name: str, policies: Mapping[str, Any], context: Context, live: Arm | None = None) -> None:
         own = {stage: policies[stage] for stage in STAGES if stage in policies}
+        if "decider" in policies and "routing" not in policies:
+            raise HeadwayError(f"{CANARY}.policies.decider: it needs a routing policy of its own. Add `routing`.")
         self.decider = policies.get("decider")
         if self.decider is None and live is not None and live.decider is not None:
             self.decider = remake(live.decider)
