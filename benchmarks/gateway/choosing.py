@@ -19,7 +19,7 @@ from headway.gateway.app import App
 from headway.gateway.config import Config
 from headway.gateway.gateway_process import collect_seldom
 from headway.gateway.request_body import read_body
-from headway.http.wire import Incoming
+from headway.http.request_reader import Incoming
 from load import share
 
 POLICIES = ("kv-aware", "lmetric")

@@ -14,7 +14,7 @@ uvloop = pytest.importorskip("uvloop", reason="the extra `gateway` is not instal
 
 from rough import ANSWER, BODY, RoughEngine, connect, http_post, read_all, reset, says, send  # noqa: E402
 
-from headway.http.wire import Limits, network_of  # noqa: E402
+from headway.http.client_limits import Limits, network_of  # noqa: E402
 
 POST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
 DATA = json.dumps(BODY).encode()

@@ -6,6 +6,8 @@ import asyncio
 import json
 import threading
 import time
+from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -23,9 +25,10 @@ from drawing import draws
 from headway.config.section import read
 from headway.errors import HeadwayError
 from headway.gateway import prompt_tokens as module
+from headway.gateway import request_body
 from headway.gateway.chat_template import ChatTemplate
-from headway.gateway.prompt_tokens import Hasher, Tokens, TokenSettings
-from headway.gateway.request_body import read_body
+from headway.gateway.prompt_tokens import Hasher, Tokens, TokenSettings, digest_of
+from headway.gateway.request_body import KEPT_BYTES, BlockKeys, boundaries, read_body
 from headway.types import Path
 
 TEMPLATE = """\
@@ -212,6 +215,23 @@ def test_hashing_by_bytes_needs_no_tokenizer():
     assert path.ends[:3] == (64, 128, 192)
     assert asyncio.run(hasher.path_later(prompt)) == (path, count)
     assert path != Hasher(TokenSettings(hash="blake3")).path(prompt)[0]
+
+
+@pytest.mark.parametrize("hash_name", ["xxh3", "blake3"])
+def test_kept_keys_of_beginnings_are_those_that_would_be_computed(hash_name, monkeypatch):
+    monkeypatch.setattr(request_body, "MOST_KEPT", 3)
+    digest = digest_of(hash_name)
+    rng, kept = Random(1), BlockKeys(digest)
+    begins = [rng.randbytes(KEPT_BYTES) for _ in range(5)]
+    for _ in range(200):
+        size = rng.choice((0, 100, KEPT_BYTES - 1, KEPT_BYTES, KEPT_BYTES + 511, KEPT_BYTES + 512, 40_000))
+        text = (rng.choice(begins) + rng.randbytes(40_000))[:size]
+        salt = rng.randrange(2)
+        assert kept.path(text, salt) == BlockKeys(digest).path(text, salt)
+        key, keys = salt, []
+        for begin, end in pairwise([0, *boundaries(size)]):
+            keys.append(key := digest(text[begin:end], key))
+        assert not keys or kept.path(text, salt).keys == tuple(keys)
 
 
 def test_each_model_may_have_a_tokenizer(folder, tmp_path):

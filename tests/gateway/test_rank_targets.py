@@ -11,8 +11,8 @@ from headway.errors import HeadwayError
 from headway.gateway.engines.member import read_member, read_members
 from headway.gateway.signals.scrape import parse
 from headway.http.address import Address
-from headway.http.upstream import forwarded_head
-from headway.http.wire import Incoming
+from headway.http.forwarding import forwarded_head
+from headway.http.request_reader import Incoming
 
 URL = "http://127.0.0.1:8000"
 PAGE = """

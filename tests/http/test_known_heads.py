@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.http.client_limits import Limits
+from headway.http.forwarding import forwarded_head
 from headway.http.known_heads import MOST_MISSES
-from headway.http.upstream import Upstream, forwarded_head
-from headway.http.wire import ClientConnection, Incoming, Limits
+from headway.http.request_reader import Incoming
+from headway.http.upstream import Upstream
+from headway.http.wire import ClientConnection
 
 ADDRESS: Any = SimpleNamespace(base=b"", host_line=b"host: engine")
 
@@ -111,7 +114,7 @@ def test_a_repeated_head_needs_no_parser() -> None:
     host = Host()
     client = connect(host)
     client.data_received(ask(b"first"))
-    client.parser = None
+    client.reader.parser = None
     for body in (b"second body", b"", b"x" * 5000):
         client.data_received(ask(body))
     assert [incoming.body for incoming in host.begun] == [b"first", b"second body", b"", b"x" * 5000]
@@ -134,7 +137,7 @@ def test_a_head_that_differs_goes_through_the_parser(data: bytes) -> None:
     client.data_received(ask(b"known"))
     for host, connection in ((known, client), (fresh, connect(fresh))):
         connection.data_received(data)
-        assert connection.held == 0 or host.refused == []
+        assert connection.reader.held == 0 or host.refused == []
     assert [seen(incoming) for incoming in known.begun[1:]] == [seen(incoming) for incoming in fresh.begun]
     assert known.refused == fresh.refused
 
@@ -153,8 +156,8 @@ def test_a_connection_whose_heads_never_repeat_stops_to_learn_them() -> None:
     client = connect(host)
     for number in range(MOST_MISSES + 5):
         client.data_received(ask(b"body", b"X-Trace: %d\r\n" % number))
-    assert client.known is None
-    assert client.misses == MOST_MISSES
+    assert client.reader.known is None
+    assert client.reader.misses == MOST_MISSES
     assert len(host.begun) == MOST_MISSES + 5
 
 

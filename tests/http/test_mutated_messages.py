@@ -13,8 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drawing import draws
-from headway.http.upstream import Upstream, forwarded_head
-from headway.http.wire import ClientConnection, Incoming, Limits
+from headway.http.client_limits import Limits
+from headway.http.forwarding import forwarded_head
+from headway.http.request_reader import Incoming
+from headway.http.upstream import Upstream
+from headway.http.wire import ClientConnection
 
 ADDRESS: Any = SimpleNamespace(base=b"", host_line=b"host: engine")
 BYTES = b"\r\n\t\0 :,;0aZ\x7f\xff"  # a change to one of these bytes may change where a message ends

@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 
 from headway.http import open_files
+from headway.http.client_limits import Limits
 from headway.http.open_files import OpenFiles, fit_connections
-from headway.http.wire import Limits
 
 FULL = OSError(errno.EMFILE, "Too many open files")
 

@@ -12,7 +12,8 @@ from headway.sim.job import Job
 
 if TYPE_CHECKING:
     from headway.emulator.replica import Replica
-    from headway.http.wire import ClientConnection, Incoming
+    from headway.http.request_reader import Incoming
+    from headway.http.wire import ClientConnection
 
 STREAM: Final = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n"

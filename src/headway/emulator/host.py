@@ -16,7 +16,8 @@ from headway.emulator.replica import KINDS, VERSION, Replica
 from headway.emulator.room import Room
 from headway.errors import HeadwayError
 from headway.http.event_loop import end_signal
-from headway.http.wire import ClientConnection, Incoming
+from headway.http.request_reader import Incoming
+from headway.http.wire import ClientConnection
 from headway.sim.setup import ClusterSetup, EngineSetup
 from headway.types import Json
 

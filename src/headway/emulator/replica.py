@@ -20,9 +20,11 @@ from headway.emulator.engine_request import FIELD, EngineRequest, Reader
 from headway.emulator.faults import AMID_STREAMS, AT_ARRIVAL, NO_FAULT, Fault
 from headway.emulator.kv_publisher import KvPublisher
 from headway.errors import HeadwayError
+from headway.http.client_limits import Limits
+from headway.http.forwarding import RANK
 from headway.http.replies import head_of
-from headway.http.upstream import RANK
-from headway.http.wire import ClientConnection, Incoming, Limits
+from headway.http.request_reader import Incoming
+from headway.http.wire import ClientConnection
 from headway.sim.front_end import FrontEnd
 from headway.sim.instance import Instance
 from headway.sim.job import Job

@@ -16,7 +16,7 @@ from headway.gateway.config import Config
 from headway.gateway.deciding.policy_versions import PlaneSettings
 from headway.gateway.engines.engine_fleet import Fleet
 from headway.gateway.engines.engine_health import Checks, Health
-from headway.gateway.exchange import Exchange, Services
+from headway.gateway.exchange import Exchange
 from headway.gateway.handover.live_handover import Handover
 from headway.gateway.intake import Intake
 from headway.gateway.live_clock import Clock
@@ -34,6 +34,7 @@ from headway.gateway.peers import Peers
 from headway.gateway.plane import Plane
 from headway.gateway.prompt_tokens import Tokens
 from headway.gateway.reception import Reception
+from headway.gateway.services import Services
 from headway.gateway.shadow.canary_watch import CanaryWatch
 from headway.gateway.shadow.shadows import Shadows
 from headway.gateway.signals.event_listener import Listener

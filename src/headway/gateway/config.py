@@ -35,9 +35,9 @@ from headway.gateway.shadow.canary import CANARY, CanaryKeys, read_canary
 from headway.gateway.shadow.candidate import CandidateSpec, read_shadows
 from headway.gateway.signals.event_listener import EventSettings
 from headway.gateway.signals.polled_signals import SignalSettings
+from headway.http.client_limits import Limits
 from headway.http.open_files import SHORTAGES
 from headway.http.server_log import LogSettings
-from headway.http.wire import Limits
 from headway.policies.classes import CLASSES
 from headway.scenario.references import absolute
 from headway.types import PS_PER_SECOND, Json

@@ -3,44 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import Struct
-
 from headway.control.flights import Answer, Flight, Queued, TimedOut
 from headway.http.answer_tally import AnswerTally
+from headway.http.forwarding import FRAMING, HOP, answer_lines, answer_start, forwarded_head
 from headway.http.known_heads import LENGTH
 from headway.http.open_files import NO_FILES
 from headway.http.replies import RETRY_AFTER_S, TRY_LATER, error_body, error_event
-from headway.http.upstream import (
-    FRAMING,
-    HOP,
-    Payload,
-    Upstream,
-    answer_lines,
-    answer_start,
-    connect,
-    forwarded_head,
-    take_free,
-)
+from headway.http.upstream import Payload, Upstream, connect, take_free
 from headway.types import Reject, Request
 
 if TYPE_CHECKING:
     from headway.gateway.api_keys import Key
-    from headway.gateway.engines.engine_fleet import Backend, Fleet
-    from headway.gateway.engines.engine_health import Health
+    from headway.gateway.engines.engine_fleet import Backend
     from headway.gateway.engines.engine_pace import Pace
     from headway.gateway.handover.live_handover import Handing
-    from headway.gateway.live_clock import Clock
-    from headway.gateway.observing.recent_decisions import Reasons
-    from headway.gateway.plane import Plane
-    from headway.gateway.settings import Timeouts
-    from headway.gateway.waiting import Waiting
+    from headway.gateway.services import Services
     from headway.http.known_heads import Fields
-    from headway.http.wire import ClientConnection, Incoming
+    from headway.http.request_reader import Incoming
+    from headway.http.wire import ClientConnection
 
 AGAIN: Final = (502, 503, 504, 429)  # on these statuses, the gateway tries another engine
 MOST_HELD: Final = 1024 * 1024  # a longer answer that is not streamed is forwarded before it is complete
@@ -48,35 +32,7 @@ LONG_PAUSE_S: Final = 1.0  # longer pauses within a stream count for the engine'
 RETRY_AFTER: Final = b"retry-after: %d" % RETRY_AFTER_S
 DEADLINE_PASSED: Final = "the deadline has passed"
 SHUTTING_DOWN: Final = "the gateway is shutting down"
-EndListener = Callable[["Exchange", int, str, str], None]  # arguments: exchange, time in ps, outcome, reason
 log = logging.getLogger("headway.gateway")
-
-
-class Services(Struct):
-    """The parts of a gateway that exchanges use."""
-
-    clock: Clock
-    plane: Plane
-    waiting: Waiting
-    fleet: Fleet
-    health: Health
-    reasons: Reasons
-    timeouts: Timeouts
-    retries: int
-    count_retry: Callable[[str], None]
-    on_end: list[EndListener] = []  # called when an exchange has ended
-    # Sends an exchange to a prefill and a decode engine. If None, the decode engine also computes the prompt.
-    split: Callable[[Exchange], None] | None = None
-
-    def report_end(self, exchange: Exchange, now_ps: int, outcome: str, why: str) -> None:
-        waiting = self.waiting
-        waiting.exchanges.pop(exchange.request.id, None)
-        for listener in self.on_end:
-            try:
-                listener(exchange, now_ps, outcome, why)
-            except Exception:  # a failing observer must not delay the answer
-                log.exception("an observer raised an exception at the end of a request")
-        waiting.nudge()
 
 
 @dataclass(slots=True, eq=False)

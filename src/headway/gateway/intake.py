@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headway.gateway.live_clock import Clock
     from headway.gateway.observing.request_spans import Tracing
     from headway.gateway.waiting import Waiting
-    from headway.http.wire import Incoming
+    from headway.http.request_reader import Incoming
 
 TENANT, CLASS, DEADLINE = b"x-headway-tenant", b"x-headway-class", b"x-headway-deadline"
 LONGEST: Final = 200  # maximum length of a tenant's or class's name, in characters

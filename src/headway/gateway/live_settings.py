@@ -11,9 +11,9 @@ from headway.http.server_log import change_log
 if TYPE_CHECKING:
     from headway.gateway.config import Config
     from headway.gateway.engines.engine_health import Checks
-    from headway.gateway.exchange import Services
     from headway.gateway.observing.access_log import AccessLog
     from headway.gateway.reception import Reception
+    from headway.gateway.services import Services
 
     Setters = Mapping[str, Callable[[Config], None]]
 

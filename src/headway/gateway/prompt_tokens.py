@@ -29,7 +29,7 @@ from headway.config.section import read
 from headway.config.wording import one_line
 from headway.errors import HeadwayError, missing_extra
 from headway.gateway.chat_template import ChatTemplate, plain
-from headway.gateway.request_body import Body, Digest, path_of
+from headway.gateway.request_body import BlockKeys, Body, Digest
 from headway.hashing import stable
 from headway.types import Path
 
@@ -111,6 +111,7 @@ class Hasher:
         self.settings = settings
         self.block_tokens = settings.block_tokens
         self.digest = digest_of(settings.hash)
+        self.keys = BlockKeys(self.digest)
 
     @staticmethod
     @lru_cache(maxsize=MODELS)
@@ -128,7 +129,7 @@ class Hasher:
 
     def path(self, body: Body) -> Prompt:
         text, each = body.text, self.settings.bytes_per_token
-        return path_of(text, self.root(body.model), self.digest, each), max(1, len(text) // each)
+        return self.keys.path(text, self.root(body.model), each), max(1, len(text) // each)
 
     async def path_later(self, body: Body) -> Prompt:
         return await asyncio.get_running_loop().run_in_executor(None, self.path, body)

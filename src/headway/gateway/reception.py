@@ -12,12 +12,15 @@ import msgspec
 from headway.errors import HeadwayError
 from headway.gateway.api_keys import UNKNOWN, Key
 from headway.gateway.cascade.cascade import Cascade
-from headway.gateway.exchange import SHUTTING_DOWN, Exchange, Services
+from headway.gateway.exchange import SHUTTING_DOWN, Exchange
 from headway.gateway.observing.openapi import data_plane
 from headway.gateway.request_body import read_body
+from headway.gateway.services import Services
+from headway.http.client_limits import Limits
 from headway.http.replies import TRY_LATER, error_body
+from headway.http.request_reader import Incoming
 from headway.http.server_log import Occasional
-from headway.http.wire import ClientConnection, Incoming, Limits
+from headway.http.wire import ClientConnection
 
 if TYPE_CHECKING:
     from headway.gateway.api_keys import Keyring

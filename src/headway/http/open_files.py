@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from headway.http.client_limits import Limits
 from headway.http.server_log import Occasional
-from headway.http.wire import Limits
 
 SHORTAGES: Final = (errno.EMFILE, errno.ENFILE)  # the limit of the process, and the limit of the machine
 EACH: Final = 2  # open files of a client's connection: its own socket, and the socket of an engine

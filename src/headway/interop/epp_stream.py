@@ -13,16 +13,16 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from headway.gateway.exchange import DEADLINE_PASSED, Exchange
+from headway.http.forwarding import OWNED
 from headway.http.known_heads import Fields
 from headway.http.replies import error_body
-from headway.http.upstream import OWNED
-from headway.http.wire import Incoming
+from headway.http.request_reader import Incoming
 from headway.interop.ext_proc import BUFFERED, FULL_DUPLEX, OVERWRITE, ProcessingResponse
 
 if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend
-    from headway.gateway.exchange import Services
     from headway.gateway.reception import Reception
+    from headway.gateway.services import Services
 
 TARGET: Final = "x-gateway-destination-endpoint"
 SUBSET: Final = "x-gateway-destination-endpoint-subset"

@@ -372,13 +372,16 @@ class PrefixIndex:
         """Make runs the most recently used, until the first run that the instance does not hold with exactly this end.
         `runs` has the last run first. Return the number of runs that are left."""
         table, refresh = self._holders, self._pieces[instance].move_to_end
-        left = len(runs)
-        for key, end in runs:
-            if key not in table or table[key].get(instance) != end:
-                break
-            refresh(key)
-            left -= 1
-        return left
+        done = 0
+        try:
+            for key, end in runs:
+                if table[key].get(instance) != end:
+                    break
+                refresh(key)
+                done += 1
+        except KeyError:  # a hole: no instance holds this run
+            pass
+        return len(runs) - done
 
     def _begin(self, instance: int, runs: tuple[tuple[int, int], ...], at: int) -> int:
         """Add the runs from `at` on, which no instance holds yet, and return the number of their blocks."""

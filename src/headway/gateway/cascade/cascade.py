@@ -14,11 +14,13 @@ from msgspec.structs import replace
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.gateway.cascade.answer_confidence import Confidence, Lines, document_of, without_logprobs
-from headway.gateway.exchange import AGAIN, Exchange, Services
+from headway.gateway.exchange import AGAIN, Exchange
 from headway.gateway.handover.leg import ANSWER_BYTES
 from headway.gateway.request_body import amend_fields, asks_for, read_fields
+from headway.gateway.services import Services
+from headway.http.forwarding import FRAMING
 from headway.http.replies import chunk
-from headway.http.upstream import FRAMING, Payload, is_framed
+from headway.http.upstream import Payload, is_framed
 
 if TYPE_CHECKING:
     from headway.gateway.api_keys import Key
@@ -26,8 +28,9 @@ if TYPE_CHECKING:
     from headway.gateway.intake import Intake
     from headway.gateway.request_body import Body
     from headway.http.known_heads import Fields
+    from headway.http.request_reader import Incoming
     from headway.http.upstream import Upstream
-    from headway.http.wire import ClientConnection, Incoming
+    from headway.http.wire import ClientConnection
     from headway.types import Request
 
 MARK: Final = b"x-headway-cascade: "

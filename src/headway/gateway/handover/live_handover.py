@@ -25,7 +25,8 @@ from headway.http.upstream import is_framed
 
 if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend
-    from headway.gateway.exchange import Exchange, Services
+    from headway.gateway.exchange import Exchange
+    from headway.gateway.services import Services
     from headway.http.known_heads import Fields
     from headway.http.upstream import Asker, Upstream
 

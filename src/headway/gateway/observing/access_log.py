@@ -10,8 +10,9 @@ from headway.http.server_log import ACCESS
 from headway.types import PS_PER_SECOND
 
 if TYPE_CHECKING:
-    from headway.gateway.exchange import EndListener, Exchange
-    from headway.http.wire import Incoming
+    from headway.gateway.exchange import Exchange
+    from headway.gateway.services import EndListener
+    from headway.http.request_reader import Incoming
 
 LONGEST = 200  # maximum length of a value that a client chooses, in characters
 

@@ -13,9 +13,10 @@ from headway.gateway.shadow.canary_trial import SIDES, Trial
 from headway.types import PS_PER_SECOND, Json
 
 if TYPE_CHECKING:
-    from headway.gateway.exchange import EndListener, Exchange
+    from headway.gateway.exchange import Exchange
     from headway.gateway.live_clock import Clock
     from headway.gateway.plane import Plane
+    from headway.gateway.services import EndListener
 
 EVERY_S: Final = 0.25
 GONE: Final = "the client has gone"
