@@ -7,6 +7,7 @@ from typing import Any
 import headway
 from control_draws import CLASSES
 from draw_sources import Draws, pick
+from drawn_scenarios import draw_priced
 
 Json = dict[str, Any]
 RATES = (0, 0.1, 0.5, 0.7, 0.83, 1)
@@ -50,7 +51,9 @@ def speculating(draws: Draws, scenario: Json) -> Json:
     tokens = min(pick(draws, 1, 2, 3, 3, 5, 8), min(budgets) - 1)
     if not tokens:
         return scenario
-    own = draw_speculation(draws, scenario, tokens)
+    if "models" not in scenario["workload"] and pick(draws, False, False, True):
+        cluster = {**cluster, **draw_priced(draws)}
+    own = draw_speculation(draws, {**scenario, "cluster": cluster}, tokens)
     return {**scenario, "cluster": {**cluster, "speculation": own}}
 
 
