@@ -23,7 +23,14 @@ from waiting import until
 
 
 def backend(name, place, **spec):
-    plain = {"events": None, "events_replay": None, "events_topic": None, "models": ("m",)}
+    plain = {
+        "events": None,
+        "events_replay": None,
+        "events_topic": None,
+        "models": ("m",),
+        "rank": None,
+        "publishers": range(1),
+    }
     return SimpleNamespace(spec=SimpleNamespace(name=name, **{**plain, **spec}), place=place)
 
 
