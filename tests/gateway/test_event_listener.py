@@ -23,7 +23,14 @@ from waiting import until
 
 
 def backend(name, place, **spec):
-    plain = {"events": None, "events_replay": None, "events_topic": None, "models": ("m",)}
+    plain = {
+        "events": None,
+        "events_replay": None,
+        "events_topic": None,
+        "models": ("m",),
+        "rank": None,
+        "publishers": range(1),
+    }
     return SimpleNamespace(spec=SimpleNamespace(name=name, **{**plain, **spec}), place=place)
 
 
@@ -105,6 +112,38 @@ def test_engines_that_come_to_the_gateway_are_told_apart_by_their_topics(opened)
     b.send(prompt_event(range(12)))
     gateway.until_matches(range(12), 2, 0, 3)
     gateway.wait(lambda: gateway.listener.unknown == 1)
+
+
+def test_ranks_that_come_to_the_gateway_are_told_apart_by_the_rank_in_their_batches(opened):
+    one, two = (backend(f"a-rank-{rank}", rank, events_topic="kv@a", rank=rank) for rank in (0, 1))
+    gateway = opened(Gateway(one, two, bind="tcp://127.0.0.1:*"))
+    first, second = (opened(Publisher(gateway.listener.address, "kv@a")) for _ in range(2))
+    for engine in (first, second):
+        engine.joined()
+    first.send(prompt_event(range(8)), rank=0)
+    second.send(prompt_event(range(12)), rank=1)
+    gateway.until_matches(range(12), 2, 3)
+
+
+def test_an_engine_is_heard_at_the_ports_of_all_its_ranks(opened):
+    for port in range(31_000, 39_000, 7):
+        publishers = [Publisher("tcp://127.0.0.1:*") for _ in range(2)]
+        try:
+            for rank, engine in enumerate(publishers):
+                engine.pub.bind(f"tcp://127.0.0.1:{port + rank}")
+            break
+        except engine.zmq.ZMQError:
+            for engine in publishers:
+                engine.close()
+    for engine in publishers:
+        opened(engine)
+    events = f"tcp://127.0.0.1:{port}"
+    gateway = opened(Gateway(backend("a", 0, events=events, publishers=range(2))))
+    for rank, engine in enumerate(publishers):
+        engine.joined()
+        engine.send(prompt_event([rank] * 8), rank=rank)
+    for rank in (0, 1):
+        gateway.until_matches([rank] * 8, 2)
 
 
 def test_a_lost_batch_is_asked_for_again_and_leaves_no_trace(opened):

@@ -37,6 +37,7 @@ class _Rank:
     last: int = -1  # number of the last published batch
     waiting: deque[tuple[int, Batch | None]] | None = None  # batches that wait for a replay; None: no replay runs
     bytes: int = 0
+    clears: bool = True  # whether batch 0 means that the engine has just started, so that its cache is empty
 
 
 class Stream:
@@ -60,7 +61,7 @@ class Stream:
     def begin(self, rank: int = 0) -> None:
         """Request the earlier batches of a rank immediately, because the engine may be silent for a long time."""
         if self.ask(rank, 0):
-            self._ranks[rank] = _Rank(waiting=deque())
+            self._ranks[rank] = _Rank(waiting=deque(), clears=not self._ranks)
 
     def on_batch(self, number: int, payload: bytes) -> None:
         """Handle a batch that the engine has published."""
@@ -69,14 +70,14 @@ class Stream:
         rank = self._ranks.get(place)
         self.counts.batches += 1
         if rank is None:
-            rank = self._ranks[place] = _Rank()
+            rank = self._ranks[place] = _Rank(clears=not self._ranks)
             if number:
                 self.counts.late += 1
         elif number <= rank.last:  # the numbers of a publisher only grow, so the publisher has restarted
             self.counts.restarts += 1
             if rank.waiting is not None:
                 self.drop(place)
-            rank.next, rank.waiting = 0, None
+            rank.next, rank.waiting, rank.clears = 0, None, True
         elif number > rank.next and rank.waiting is None:
             if rank.last < 0 and not rank.next:
                 self.counts.late += 1
@@ -112,7 +113,7 @@ class Stream:
     def _take(self, rank: _Rank, number: int, batch: Batch | None) -> None:
         if number < rank.next:
             return  # the batch was replayed already
-        trust = "" if number else EXACT
+        trust = EXACT if not number and rank.clears else ""
         if number > rank.next or batch is None:
             trust = PARTIAL
         rank.next = number + 1
