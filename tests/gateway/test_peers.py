@@ -107,7 +107,7 @@ def test_a_peer_that_reconnects_is_counted_once(pair):
     plane = gateway.app.plane
 
     async def as_if_it_had_something():
-        plane.heard(gateway.app.clock.now_ps(), name, {0: (5, 500, 50, 0)}, [])
+        plane.heard(gateway.app.clock.now_ps(), name, {0: (5, 500, 50, 0, 0)}, [])
 
     gateway.call(as_if_it_had_something())
     former = gateway.app.peers._senders[name]

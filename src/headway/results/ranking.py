@@ -55,8 +55,8 @@ def every_figure() -> list[str]:
     some = {"sessions": sessions(nothing, 0), "fairness": fairness(nothing, completed_sample(nothing, NOTHING), 0)}
     some["scaling"] = scaling(nothing, [], NOTHING, 0, 0)
     stores = [TierStats("", tier, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, []) for tier in ("cpu", "storage")]
-    # An instance with a role and with tiers, because only these have the optional sections of a summary.
-    idle = InstanceStats("", role="prefill", kv_blocks=1, tiers=stores)
+    # An instance with a role, with tiers and with drafts, because only these have the optional sections of a summary.
+    idle = InstanceStats("", role="prefill", kv_blocks=1, tiers=stores, decode_steps=0)
     return paths(summarise(nothing, [idle], NOTHING) | some)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from draw_sources import Scattered
-from drawn_scenarios import FAMILIES, scattered
+from drawn_scenarios import BASES, scattered
 from drawn_traits import traits
 from exact_runs import check
 from group_draws import fits, grouped, pressed
@@ -20,7 +20,7 @@ QUICK, FULL, PARTS = 40, 400, 4
 def check_grouped(chosen: Iterable[int], folder: Path) -> Counter[str]:
     """Check the scenarios of these numbers, and count how many showed each trait."""
     seen: Counter[str] = Counter()
-    families = list(FAMILIES)
+    families = [*BASES, "reporting"]
     for number in chosen:
         scenario = scattered(families[number % len(families)], number, folder)
         if not fits(scenario):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from draw_sources import Scattered
-from drawn_scenarios import FAMILIES, scattered
+from drawn_scenarios import BASES, scattered
 from exact_runs import check
 from speculation_draws import speculating, speculation_traits
 
@@ -22,7 +22,7 @@ SHOWN = (
 
 
 def check_speculating(chosen: Iterable[int], folder: Path, watched: int = 1) -> Counter[str]:
-    families = list(FAMILIES)
+    families = [*BASES, "reporting"]
     seen: Counter[str] = Counter()
     for number in chosen:
         scenario = speculating(Scattered(number), scattered(families[number % len(families)], number, folder))
