@@ -78,7 +78,7 @@ class Job:
 
     def identity(self, block: int, size: int) -> Identity:
         last = block * size + size - 1
-        assert last < self.known, "only a full block has an identity"
+        assert last < max(self.known, self.computed), "only a full block has an identity"
         for key, end in zip(self.path.keys, self.path.ends, strict=True):
             if last < end:
                 return (key, block)
