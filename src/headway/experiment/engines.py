@@ -9,8 +9,7 @@ from headway.scenario.cluster_spec import Cluster, Engines
 from headway.scenario.scenario import DEFAULT, Source, load_data, validate
 from headway.scenario.speculation_spec import DEFAULT_CLASS
 from headway.sim.front_end import engine_view
-from headway.sim.grouped_cache import KvGroups
-from headway.sim.setup import ClusterSetup, EngineSetup, PoolSetup, SpeculationSetup, TransferSetup
+from headway.sim.setup import ClusterSetup, EngineSetup, KvGroups, PoolSetup, SpeculationSetup, TransferSetup
 from headway.views.instance import InstanceView
 
 

@@ -13,40 +13,15 @@ that every group can serve: full groups need all its blocks, window groups the b
 
 from collections.abc import Iterable
 
-from msgspec import Struct
-
 from headway.errors import InvariantError
 from headway.sim.job import Job
 from headway.sim.kv_cache import Hold, KvCache, Runs, Stored, Stretch
 from headway.sim.piece import Piece
+from headway.sim.setup import KvGroups
 from headway.types import Path
 
 DEAD = -1  # key of the generated blocks that windows have left behind: they age in the LRU, but nothing hits them
 Span = tuple[int, int]  # (first block, end block)
-
-
-class KvGroups(Struct, frozen=True):
-    """The groups of layers of a model, and the pages of an instance."""
-
-    pages: int  # all pages of an instance
-    full: int  # groups that keep every token
-    windows: int = 0  # groups with a sliding window
-    window: int = 0  # tokens in the window
-    states: int = 0  # pages of the states of one sequence
-
-    @property
-    def spread(self) -> int:
-        """The pages of one block."""
-        return self.full + self.windows
-
-    @property
-    def blocks(self) -> int:
-        return self.pages // self.spread
-
-    def first_kept(self, computed: int, block_tokens: int) -> int:
-        """Return the first block that a window group still needs to compute the token after `computed` tokens."""
-        behind = computed - self.window + 1
-        return behind // block_tokens if self.windows and behind > 0 else 0
 
 
 class PagePool(KvCache):

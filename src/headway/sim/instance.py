@@ -11,7 +11,7 @@ arrive. The instance cuts the run only if a request may enter or must leave the 
 from fractions import Fraction
 from heapq import heappop
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headway.results.recorder import InstanceStats, Recorder
 from headway.sim import ahead as async_steps
@@ -26,7 +26,7 @@ from headway.sim.lanes import SpeculativeBatch, priced
 from headway.sim.leap import Run
 from headway.sim.link import Links
 from headway.sim.loader import Loader
-from headway.sim.polling import History
+from headway.sim.polling import BoundaryWatcher, History
 from headway.sim.ranked_cache import RankedCache
 from headway.sim.recent_values import BusyWindow
 from headway.sim.run_blocks import RunBlocks
@@ -38,9 +38,6 @@ from headway.sim.tiers import Tiers
 from headway.sim.windows import WindowedBatch, WindowedBlocks, WindowedLatency, Windows
 from headway.types import NEVER, Hints
 from headway.views.instance import InstanceView
-
-if TYPE_CHECKING:
-    from headway.sim.front_end import RankCounts
 
 
 class Instance:
@@ -124,7 +121,7 @@ class Instance:
         self.handed = handed  # requests whose prompt, or its first chunk, has been computed for another instance
         self.log = self.gaps.runs.frombytes
         self.batches: BatchLog | None = None  # set if changes of the batch are recorded
-        self.rank_counts: RankCounts | None = None  # set if a front end chooses between this rank and others
+        self.rank_counts: BoundaryWatcher | None = None  # set if a front end chooses between this rank and others
         self.equal_steps: EqualSteps | None = None  # set if a policy observes the runs of equal steps
         self.busy_from = -1  # when the instance last became busy; -1 if it is idle
         self.windows: tuple[BusyWindow, ...] = ()  # set if a policy reads `busy` or `watts`

@@ -9,7 +9,7 @@ tick include the steps that end at that instant, but no other event of the insta
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headway.scenario.scenario import SignalSpec
 from headway.sim.leap import steps_begun
@@ -19,6 +19,12 @@ from headway.types import NEVER
 
 if TYPE_CHECKING:
     from headway.sim.instance import Instance
+
+
+class BoundaryWatcher(Protocol):
+    """What an instance calls at each of its step boundaries."""
+
+    def note_boundary(self, instance: Instance) -> None: ...
 
 
 class KvUse:

@@ -12,7 +12,6 @@ from headway.scenario.kv_spec import Kv
 from headway.scenario.life_spec import Scaling
 from headway.scenario.pd_spec import Transfer
 from headway.scenario.scenario import RouterSpec, SignalSpec
-from headway.sim.grouped_cache import KvGroups
 from headway.views.instance import InstanceView
 
 
@@ -36,6 +35,30 @@ class SpeculationSetup(Struct, frozen=True):
     rate: int  # the same for all other classes
     width: int  # tokens that a decode computes per step
     ahead: int  # tokens beyond its next one for which a decode needs blocks
+
+
+class KvGroups(Struct, frozen=True):
+    """The groups of layers of a model, and the pages of an instance."""
+
+    pages: int  # all pages of an instance
+    full: int  # groups that keep every token
+    windows: int = 0  # groups with a sliding window
+    window: int = 0  # tokens in the window
+    states: int = 0  # pages of the states of one sequence
+
+    @property
+    def spread(self) -> int:
+        """The pages of one block."""
+        return self.full + self.windows
+
+    @property
+    def blocks(self) -> int:
+        return self.pages // self.spread
+
+    def first_kept(self, computed: int, block_tokens: int) -> int:
+        """Return the first block that a window group still needs to compute the token after `computed` tokens."""
+        behind = computed - self.window + 1
+        return behind // block_tokens if self.windows and behind > 0 else 0
 
 
 class EngineSetup(Struct):

@@ -51,7 +51,8 @@ class AheadInstance(Instance):
         return job.request.max_tokens == job.output
 
     def in_use(self) -> list[str]:
-        return super().in_use() + [job.request.adapter for job in self.leaving if job.request.adapter is not None]
+        users = [*self.running, *self.leaving]
+        return [name for name in self.adapters if any(job.request.adapter == name for job in users)]
 
     def begin(self, now: int) -> None:
         latency, peak, wasted = self.latency, self.peak, self.wasted
