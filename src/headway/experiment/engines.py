@@ -64,7 +64,7 @@ def _equal(spec: Engines, ids: list[str], first: int, pool: str, serves: tuple[s
             block_bytes=shape.kv_bytes_per_token * spec.kv.block_tokens,
             rank=(index - first) % spec.dp,
             ranks=spec.dp,
-            lockstep=spec.dp > 1 and bool(shape.experts),
+            lockstep=spec.in_lockstep(),
             schedules_ahead=spec.schedules_ahead(),
             groups=groups,
         )

@@ -136,11 +136,15 @@ class Engines(Struct, frozen=True):
         model = latency.build(section, self.shape(where), self.card(where), self.tp, place, self.dp, self.ep)
         return overlap(model) if self.schedules_ahead() else model
 
+    def in_lockstep(self) -> bool:
+        """Return whether the engine has data-parallel ranks that wait for each other in each step."""
+        return self.dp > 1 and self.shape().experts > 0
+
     def schedules_ahead(self) -> bool:
         """Return whether the engine schedules asynchronously."""
         if self.async_scheduling != "auto":
             return self.async_scheduling
-        if self.speculates() is not None or self.kv_layout() is not None:
+        if self.speculates() is not None or self.kv_layout() is not None or self.in_lockstep():
             return False
         return engine_schedules_ahead(self.latency_section().get("engine", "auto"))
 
@@ -436,6 +440,9 @@ def _check_ranks(pool: Engines, where: str, split: bool) -> None:
     if pool.ep and pool.tp * pool.dp > shape.experts:
         wrong = f"{pool.tp} × {pool.dp} GPUs cannot share the {shape.experts} experts of {shape.name}"
         raise HeadwayError(f"{where}.ep: {wrong}; lower tp or dp.")
+    if pool.async_scheduling is True and pool.in_lockstep():
+        wrong = "is not simulated for data-parallel ranks that step in lockstep"
+        raise HeadwayError(f"{where}.async_scheduling: {wrong}; use auto or false, or set dp: 1.")
     if pool.dp > 1 and split:
         wrong = "is not simulated for prefill and decode instances"
         raise HeadwayError(f"{where}.dp: {wrong}; set dp: 1 and more instances, or use 'architecture: monolithic'.")
@@ -450,7 +457,7 @@ def _check_speculation(pool: Engines, where: str) -> None:
         if pool.async_scheduling is True:
             wrong = "is not simulated together with speculation"
             raise HeadwayError(f"{where}.async_scheduling: {wrong}; use auto or false, or remove 'speculation'.")
-        if pool.dp > 1 and pool.shape(where).experts:
+        if pool.in_lockstep():
             wrong = "is not simulated for data-parallel ranks that step in lockstep"
             raise HeadwayError(f"{where}.speculation: {wrong}; remove it, or set dp: 1.")
         if speculation.tokens >= pool.max_batch_tokens:
