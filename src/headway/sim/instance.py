@@ -132,8 +132,8 @@ class Instance:
             self.equal_steps.note(now)
         if not self.batch.running:
             self.rest(now)
-            if self.blocks.reports:
-                self.view.kv_used = self.cache.held
+            if (report := self.blocks.report) is not None:
+                report.kv_used = self.cache.held
             return -1
         if self.busy_from < 0:
             self.busy_from = now
@@ -171,8 +171,8 @@ class Instance:
         if run.chunks:
             for job, want in run.chunks:
                 self.advance(job, want * length, now)
-        if blocks.reports:
-            self.view.kv_used = cache.held
+        if blocks.report is not None:
+            blocks.report.kv_used = cache.held
             blocks.reported_to = NEVER
 
     def log_resumed(self) -> None:
@@ -363,11 +363,12 @@ class Instance:
             return False
         job.expired = job.between_steps = True
         self.drop(job)
-        if self.blocks.reports:
-            self.view.kv_used = self.cache.held
+        if (report := self.blocks.report) is not None:
+            report.kv_used = self.cache.held
         return True
 
     def withdraw(self, job: Job, now: int) -> None:
+        self.scheduler.end_wait(job, now)
         if job.ticket in self.queue.waiting:
             self.queue.remove(job)
             self.loader.drop_swapped(job, now)
@@ -389,8 +390,8 @@ class Instance:
         held = self.cache.held
         self.loader.drop(job, now)
         self.scheduler.stir()
-        if self.blocks.reports:
-            self.view.kv_used -= held - self.cache.held
+        if (report := self.blocks.report) is not None:
+            report.kv_used -= held - self.cache.held
         self.settle_stores(now)
 
     def on_loaded(self, job: Job, now: int) -> bool:
@@ -413,8 +414,8 @@ class Instance:
         self.blocks.note_peak()
         held = self.cache.held
         removed = self.part_with(job, now)
-        if self.blocks.reports:
-            self.view.kv_used -= held - self.cache.held
+        if (report := self.blocks.report) is not None:
+            report.kv_used -= held - self.cache.held
         self.scheduler.stir()
         if self.tiers is not None:
             self.settle_stores(now)

@@ -47,6 +47,8 @@ class Job:
         "started",
         "swapped",
         "ticket",
+        "waits_from",
+        "was_ready",
         "withdrawn",
     )
 
@@ -85,6 +87,8 @@ class Job:
         self.generated = 0  # number of generated tokens, as of the last scheduling change
         self.gaps: list[tuple[array[int], int, int]] = []  # (log, start, end) of each range with gaps of the request
         self.holds: list[Hold] = []  # ranges of the request's blocks whose content is in the prefix cache
+        self.waits_from = -1  # since when the request waits outside the batch after its first turn; -1 if it does not
+        self.was_ready = False  # whether its blocks had arrived when this wait began; otherwise they were taken away
         self.order = 0  # sequence number of the request's last entry into the batch; 0 before the first entry
         self.ends_at_step = -1  # step count of the instance at the request's last token; -1 if it does not decode
 

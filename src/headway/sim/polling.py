@@ -132,12 +132,13 @@ class Gauge(History):
     the formula of the run of steps, so that samples need no scheduled events. The gauge takes the place of the
     instance's `history`. If signals are polled, the gauge also calls the history that it replaced."""
 
-    __slots__ = ("polled", "polled_tick", "samples")
+    __slots__ = ("due", "polled", "polled_tick", "samples")
 
     def __init__(self, instance: Instance, origin: int) -> None:
         self.polled = instance.history if instance.tick < NEVER else None
         self.polled_tick = instance.tick
         self.samples = Samples(origin)
+        self.due = origin  # time of the next sample
         instance.history = self
         instance.tick = min(origin, self.polled_tick)
 
@@ -145,5 +146,6 @@ class Gauge(History):
         if self.polled is not None and to >= self.polled_tick:
             self.polled.record(instance, to)
             self.polled_tick = instance.tick
-        at = self.samples.through(to, KvUse(instance).at)
-        instance.tick = at if at < self.polled_tick else self.polled_tick
+        if to >= self.due:
+            self.due = self.samples.through(to, KvUse(instance).at)
+        instance.tick = self.due if self.due < self.polled_tick else self.polled_tick

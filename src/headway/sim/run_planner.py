@@ -107,8 +107,8 @@ class RunPlanner:
         run.length = steps
         end = run.end = now + first if steps == 1 else now + steps * first + increment * (steps * (steps - 1) // 2)
         blocks.taken_steps = 1
-        if blocks.reports:
-            blocks.view.kv_used = cache.held
+        if blocks.report is not None:
+            blocks.report.kv_used = cache.held
             if steps > 1:
                 blocks.looked = batch.steps + 1
                 blocks.reported_to = now + first

@@ -13,9 +13,7 @@ The phases of one instant:
 Every reader at time t sees the steps that ended at or before t.
 """
 
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from copy import copy
 from heapq import heappop, heappush
 from random import Random
@@ -25,6 +23,7 @@ from headway.control.autoscaler import Autoscaler
 from headway.control.journal import UNFORCED, Forced, Journal
 from headway.control.plane import ControlPlane
 from headway.errors import HeadwayError, InvariantError
+from headway.garbage import collecting_seldom
 from headway.policies.context import Context, Estimator
 from headway.policies.flow import NoFlow
 from headway.policies.registry import entry_of
@@ -47,22 +46,9 @@ TOO_LONG = (
     "The run exceeds 106 days of simulated time, the range of the clock. "
     "Set 'horizon' to stop it earlier, or check the latency model and the bandwidths of the links."
 )
-# Number of new objects between two garbage collections. It is high, because a run creates hardly any reference cycles.
-COLLECT_AFTER = 200_000
 
 Phase = Callable[[int], None]  # called with the current instant
 Progress = Callable[[int, int], None]  # called with the id of the last request that arrived, and the current instant
-
-
-@contextmanager
-def collecting_seldom() -> Iterator[None]:
-    before = gc.get_threshold()
-    if 0 < before[0] < COLLECT_AFTER:
-        gc.set_threshold(COLLECT_AFTER, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 class Simulation:
@@ -95,10 +81,11 @@ class Simulation:
         self.clock = Clock(self.cluster.instances)
         stages = [admission, priority, routing, *([] if flow is None else [flow])]
         instances, scalers = self.cluster.instances, () if autoscaler is None else autoscaler.policies
+        recorded = setup.trace != "minimal"
         self.signals = (
-            PolledSignals(instances, stages, setup.views, setup.signals, scalers)
+            PolledSignals(instances, stages, setup.views, setup.signals, scalers, recorded)
             if setup.signals.poll_interval_ps
-            else Signals(instances, stages, scalers)
+            else Signals(instances, stages, scalers, recorded)
         )
         for view in setup.views:
             view._load_rule = setup.signals.effective_load
