@@ -206,7 +206,7 @@ def report_kv(each: Sequence[RunBlocks], at: int) -> None:
             used = phases[phase]
             since += step
             step += increment
-        elif elapsed <= blocks.few_steps * step:
+        elif (whole := (elapsed - 1) // step) < blocks.few_steps:
             used = 0
             last = phase
             while since < at:
@@ -216,12 +216,13 @@ def report_kv(each: Sequence[RunBlocks], at: int) -> None:
                 step += increment
             count = last - phase
         else:
-            count = (elapsed - 1) // step + 1  # too high if steps get longer
-            passed = count * step + increment * (count * (count - 1) // 2)
-            if passed - step - increment * (count - 1) >= elapsed:
+            rest = (elapsed - 1) % step  # in compiled code cheaper than a product of picoseconds
+            count = whole + 1
+            if increment * (whole * (whole - 1) // 2) > rest:  # too high, because steps get longer
                 count = steps_begun(step, increment, elapsed)
-                passed = duration(step, increment, count)
-            since += passed
+                since += duration(step, increment, count)
+            else:
+                since = at - 1 - rest + step + increment * (count * whole // 2)
             step += increment * count
             if count < size:
                 used = sum(phases[phase : phase + count])
