@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from headway import latency
+from headway.config.dated_defaults import Defaults
 from headway.config.keys import QUIET, Doc, Duration, Form, Positive, write
 from headway.config.schema import Later, Part
 from headway.config.section import read
@@ -204,6 +205,19 @@ class Cluster(Engines, frozen=True):
         cluster.latency_model()
         return msgspec.structs.replace(cluster, deployments=_deployments(deployments, cluster))
 
+    @classmethod
+    def dated(cls, section: Any, defaults: Defaults) -> Any:
+        """Return the `cluster` section. If the section and its pools do not set a key that the set of defaults
+        supplies, add that key."""
+        section = {} if section is None else section
+        if not isinstance(section, dict) or defaults.engine == "auto":
+            return section
+        section = _dated(section, defaults.engine, always=True)
+        pools = section.get("deployments")
+        if isinstance(pools, dict):
+            section["deployments"] = {name: _dated(pool, defaults.engine) for name, pool in pools.items()}
+        return section
+
     def disaggregated(self) -> bool:
         """Return whether any deployment is disaggregated."""
         return any(deployment.architecture == "disaggregated" for deployment in self.by_name().values())
@@ -248,6 +262,17 @@ class Cluster(Engines, frozen=True):
             "kv": common,
             "deployments": {name: deployment.explicit() for name, deployment in self.deployments.items()},
         }
+
+
+def _dated(section: Any, engine: str, always: bool = False) -> Any:
+    """Return the section of a pool, and of its prefill and decode pools, with this default engine of step times. A pool
+    without `latency` inherits it, unless `always` is set."""
+    if not isinstance(section, dict):
+        return section
+    section = {**section, **{role: _dated(section[role], engine) for role in ROLES if role in section}}
+    if always or "latency" in section:
+        section["latency"] = latency.dated(section.get("latency"), engine)
+    return section
 
 
 def _keys(section: Any, where: str, kv: Kv) -> Any:

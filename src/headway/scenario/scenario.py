@@ -256,11 +256,14 @@ class Scenario(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def expand(cls, data: Any, where: str) -> Any:
-        """Drop the keys `name` and `defaults` if they are null. Add the signals that the set of defaults supplies."""
+        """Drop the keys `name` and `defaults` if they are null. Add the signals and the engines of step times that the
+        set of defaults supplies."""
         data = {key: value for key, value in data.items() if value is not None or key not in ("name", "defaults")}
         signals, date = data.get("signals"), data.get("defaults", CURRENT)
         if isinstance(date, str) and date in SETS and isinstance(signals, dict | None):
             data["signals"] = SignalSpec.dated(SETS[date], signals)
+        if isinstance(date, str) and date in SETS:
+            data["cluster"] = Cluster.dated(data.get("cluster"), SETS[date])
         return data
 
     def validate(self, where: str) -> Scenario:
