@@ -170,6 +170,7 @@ def test_ranks_written_as_instances_err_in_both_directions(rate: str) -> None:
     for kind in ({"instances": 1, "dp": 2, "ep": True}, {"instances": 2}):
         latency = {"model": "hardware", "engine": "vllm-0.19"}
         cluster = {"model": "qwen3-30b-a3b", "gpu": "h200", "latency": latency, **kind}
+        cluster["async_scheduling"] = False
         workload = {"requests": 400, "rate": rate, **lengths}
         scenario = {"workload": workload, "cluster": cluster, "policies": {"routing": "least-outstanding"}}
         found.append(headway.simulate({**scenario, "warmup": 20}, progress=False).summary()["latency"]["tpot"]["mean"])

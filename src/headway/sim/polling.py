@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from headway.scenario.scenario import SignalSpec
 from headway.sim.leap import steps_begun
 from headway.sim.samples import Samples
-from headway.sim.windows import WindowedBatch
+from headway.sim.windows import WindowedBatch, WindowedBlocks
 from headway.types import NEVER
 
 if TYPE_CHECKING:
@@ -93,9 +93,10 @@ class KvUse:
 class WindowedUse(KvUse):
     """The KV use of an instance whose decodes have sliding windows."""
 
-    __slots__ = ("blocks", "frees", "groups", "pages")
+    __slots__ = ("blocks", "frees", "groups", "pages", "trail")
 
-    def __init__(self, instance: Instance, batch: WindowedBatch) -> None:
+    def __init__(self, instance: Instance, batch: WindowedBatch, blocks: WindowedBlocks, to: int) -> None:
+        self.trail = blocks.trail_to(to) if instance.run.end >= 0 and instance.run.length > 1 else []
         super().__init__(instance)
         self.groups = batch.cache.groups
         self.blocks = batch.cache.total
@@ -107,17 +108,24 @@ class WindowedUse(KvUse):
             return self.held
         begun, counted = steps_begun(self.first, self.increment, tick - self.start), self.taken_steps
         begun = min(begun, self.length)
+        if 0 < begun <= len(self.trail):
+            return self.in_blocks(self.trail[begun - 1])
         low, high = min(begun, counted), max(begun, counted)
         size, groups, pages = self.size, self.groups, 0
         for step in range(self.steps + low, self.steps + high):
             pages += groups.spread * self.phases[step % size] - groups.windows * self.frees[step % size]
-        held = self.pages + pages if begun > counted else self.pages - pages
-        return self.blocks - (groups.pages - held) // groups.spread
+        return self.in_blocks(self.pages + pages if begun > counted else self.pages - pages)
+
+    def in_blocks(self, pages: int) -> int:
+        return self.blocks - (self.groups.pages - pages) // self.groups.spread
 
 
-def kv_use(instance: Instance) -> KvUse:
-    batch = instance.batch
-    return WindowedUse(instance, batch) if isinstance(batch, WindowedBatch) and batch.window else KvUse(instance)
+def kv_use(instance: Instance, to: int) -> KvUse:
+    """Return the KV use of an instance, which is asked for ticks up to `to`."""
+    batch, blocks = instance.batch, instance.blocks
+    if isinstance(batch, WindowedBatch) and batch.window and isinstance(blocks, WindowedBlocks):
+        return WindowedUse(instance, batch, blocks, to)
+    return KvUse(instance)
 
 
 class Moment:
@@ -134,7 +142,7 @@ class Moment:
         self.hit_rate = 0.0 if (hits := instance.scheduler.hits) is None else hits.share()
         self.kv: KvUse | None = None  # set if KV use is polled
         if kv:
-            self.kv = kv_use(instance)
+            self.kv = kv_use(instance, last)
             if self.kv.length:
                 self.kv.phases = self.kv.phases[:]  # a copy, because the instance changes its own list
                 if self.kv.lanes is not None:
@@ -176,12 +184,13 @@ class Gauge(History):
     the formula of the run of steps, so that samples need no scheduled events. The gauge takes the place of the
     instance's `history`. If signals are polled, the gauge also calls the history that it replaced."""
 
-    __slots__ = ("polled", "polled_tick", "samples")
+    __slots__ = ("due", "polled", "polled_tick", "samples")
 
     def __init__(self, instance: Instance, origin: int) -> None:
         self.polled = instance.history if instance.tick < NEVER else None
         self.polled_tick = instance.tick
         self.samples = Samples(origin)
+        self.due = origin  # when the next sample is due
         instance.history = self
         instance.tick = min(origin, self.polled_tick)
 
@@ -189,5 +198,6 @@ class Gauge(History):
         if self.polled is not None and to >= self.polled_tick:
             self.polled.record(instance, to)
             self.polled_tick = instance.tick
-        at = self.samples.through(to, kv_use(instance).at)
-        instance.tick = at if at < self.polled_tick else self.polled_tick
+        if to >= self.due:
+            self.due = self.samples.through(to, kv_use(instance, to).at)
+        instance.tick = min(self.due, self.polled_tick)

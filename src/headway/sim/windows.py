@@ -114,13 +114,16 @@ class WindowedBatch(Batch):
 class Windows:
     """Moves the windows of an instance."""
 
-    __slots__ = ("batch", "cache", "peak", "run")
+    __slots__ = ("batch", "cache", "peak", "run", "trail")
 
     def __init__(self, batch: WindowedBatch, run: Leap) -> None:
         self.batch = batch
         self.run = run
         self.cache = batch.cache
         self.peak = 0  # the most blocks that were allocated at once within a run
+        # The pages in use after the run's first step, its second, and so on, as far as windows moved step by step. A
+        # prompt block that one window leaves may stay in use by another request, so no formula gives these numbers.
+        self.trail: list[int] = []
 
     def move(self) -> None:
         """Move the windows to the step that begins now."""
@@ -180,6 +183,7 @@ class Windows:
             self.advance_at_once(first, end)
             return
         for step in range(first, end):
+            self.trail.append(cache.pool.held)
             cache.now = self.run.boundary(step - batch.steps)
             self.move_decodes(step)
             taken = batch.phases[step % size]
@@ -232,9 +236,17 @@ class WindowedBlocks(RunBlocks):
         before, batch = self.taken_steps, self.batch
         if steps > before:
             self.taken_steps = steps
+            if before == 1:
+                self.windows.trail = []  # a new list, because samples may still read the old one
             self.windows.advance(batch.steps + before, batch.steps + steps)
             if self.windows.peak > self.peak:
                 self.peak = self.windows.peak
+
+    def trail_to(self, at: int) -> list[int]:
+        """Return the pages in use after each step of the run that began before `at`, if no formula gives them."""
+        if any(self.windows.batch.live):
+            self.take_to(self.run.count_begun(at))
+        return self.windows.trail if self.taken_steps > 1 else []
 
     def repeats(self, job: Job, want: int) -> bool:
         return False

@@ -207,6 +207,8 @@ def engine_schema() -> Json:
     keys = {"type": ["string", "null"], "description": "one of `admin.engine_keys`", "enum": [None]}
     properties = {**schema["properties"], "url": URL, "key_env": keys}
     models = {"type": "array", "items": TEXT, "minItems": 1, "description": "the first is the model of its KV events"}
+    whole = {"properties": {"rank": {"type": "integer"}, "dp": {"minimum": 2}}, "required": ["rank", "dp"]}
+    schema["not"] = whole  # one rank is not several
     silent = {**schema, "properties": {**properties, "events": {"type": "null"}}}
     publishing = {**schema, "properties": {**properties, "events": TEXT, "models": models}}
     return {
