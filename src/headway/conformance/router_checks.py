@@ -301,6 +301,7 @@ def series(page: str) -> Iterator[tuple[str, float]]:
                 continue
 
 
+# The reload comes before the failures, because routers distrust engines for a while after these.
 CHECKS: Final[dict[str, Callable[[Bench], tuple[str, str]]]] = {
     "chats that begin alike go to one engine": lambda bench: affinity(bench, "chat"),
     "completions that begin alike go to one engine": lambda bench: affinity(bench, "completions"),
@@ -308,13 +309,13 @@ CHECKS: Final[dict[str, Callable[[Bench], tuple[str, str]]]] = {
     "the first token is not held back": first_token,
     "tokens are passed on one by one": one_by_one,
     "a client's cancel reaches the engine": cancel,
+    "a reload breaks no request": reload_engines,
     "a stream whose engine dies does not look complete": engine_dies,
     "requests go elsewhere while an engine is gone": others_serve,
     "an engine that breaks its streams is avoided": broken_streams,
     "a hung engine holds nothing up": hung_engine,
     "overload is answered": overload,
     "rejected requests are counted": count_refusals,
-    "a reload breaks no request": reload_engines,
 }
 
 
