@@ -6,20 +6,20 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache, partial
 from itertools import chain
-from math import isnan, nan
+from math import nan
 from operator import attrgetter
 from struct import Struct
 from typing import Any, Final, Generic, TypeVar
 
 from headway.policies.context import Context
-from headway.results.decisions import RECORDED, Decision, Decisions, PriorityRecord, Verdict
-from headway.results.router_past import RouterPast
+from headway.results.decision_rows import DecisionRows
+from headway.results.decisions import RECORDED, Decisions, PriorityRecord, Verdict
+from headway.results.records import UsedBlocks
 from headway.results.table import Table
-from headway.types import PS_PER_SECOND, Delay, Json, Priority, Reject, Request, Route, Scorecard
+from headway.types import Delay, Priority, Reject, Request, Route, Scorecard
 from headway.views.cluster import ClusterView
 from headway.views.instance import SIGNALS, InstanceView
 
-ENDS = ("arrival_ps", "first_token_ps", "finished_ps", "outcome", "cached_tokens", "predicted_tokens", "loaded_from")
 TYPE_CODES: Final = {"tokens": "q", "share": "d"}  # kind of a signal -> type code of its column; others: "i"
 LARGEST_KEY: Final = (1 << 64) - 1
 Candidates = tuple[int, ...]
@@ -33,15 +33,13 @@ def packer(count: int) -> Callable[..., bytes]:
 
 
 class DecisionLog:
-    """The decisions of all routers, in order. A `Decision` is built on access."""
+    """The decisions of all routers, in order."""
 
     def __init__(self, queues: bool = False) -> None:
         """`queues` says whether requests may wait in a queue at the router."""
         self.queues = queues
         self.verdicts: list[Verdict] = []
         self.priorities: list[PriorityRecord] = []
-        self.requests: Table | None = None
-        self.ends: list[Sequence[Any]] = []  # the columns of `requests` that ENDS names
         self.request, self.at_ps = array("q"), array("q")
         self.router, self.target, self.prefill = array("i"), array("i"), array("i")
         self.priority = array("d")
@@ -52,9 +50,12 @@ class DecisionLog:
         self.believed = array("i")  # for each candidate: number of prompt blocks that the router's index has as cached
         self.prompt_tokens = array("q")
         self.prefix = array("Q")  # key of the first run of the prompt's tokens; 0 if it is not recorded
-        self.past: RouterPast | None = None
         self.views: Sequence[InstanceView] = ()
+        self.known: Collection[str] = ()  # signals that the views show even if no policy declares them
         self.block_tokens = 1  # number of tokens in a block of the prefix indexes
+        # Returns the blocks in use at each instance, and reads those that the router's views do not show.
+        self.used: Callable[[int], Sequence[UsedBlocks]] | None = None
+        self.unseen: list[Callable[[UsedBlocks], int]] = []
         # For each decision: the names of its scorers (a number from `cards`), whether the lowest total wins, and the
         # index in `scores` at which the decision's scores begin.
         self.scorers, self.cards = array("i"), Words[tuple[str, ...]]()
@@ -67,13 +68,22 @@ class DecisionLog:
 
     def decisions(self, requests: Table) -> Decisions:
         """Return the decisions of a finished run, with the outcomes of the requests."""
-        self.requests, self.past, self.ends = requests, None, []
-        return Decisions(self, self.verdicts)
+        return Decisions(DecisionRows(self, requests), self.verdicts)
 
     def watch(self, signals: Iterable[str]) -> None:
         """Record these signals for every candidate. The signal of a single store has the name `tier_used.cpu`."""
         for name in signals:
             self.signals.setdefault(name, array(TYPE_CODES.get(SIGNALS[name.partition(".")[0]].kind, "i")))
+
+    def record_used(self, used: Callable[[int], Sequence[UsedBlocks]]) -> None:
+        """Record which blocks are in use even if the routers' views do not show them. `used` returns this for each
+        instance at a time."""
+        self.used = used
+        getters: dict[str, Callable[[UsedBlocks], int]] = {"kv_used": attrgetter("kv_used")}
+        for store in (store for view in self.views for store in view.tier_blocks):
+            getters.setdefault(f"tier_used.{store}", partial(_store_used, store))
+        self.unseen = [getter for name, getter in getters.items() if name not in self.signals]
+        self.watch(getters)
 
     def take(
         self,
@@ -133,98 +143,6 @@ class DecisionLog:
     def __len__(self) -> int:
         return len(self.request)
 
-    def choices(self) -> Iterable[tuple[int, int]]:
-        counts = [len(candidates) for candidates in self.sets.words]
-        return zip(self.request, map(counts.__getitem__, self.candidates), strict=True)
-
-    def __getitem__(self, place: int, /) -> Decision:
-        candidates = self.sets.words[self.candidates[place]]
-        count, first = len(candidates), self.first[place]
-        end = first + count
-        signals = {name: column[first:end].tolist() for name, column in self.signals.items()}
-        counts = signals["running"], signals["pending_prefill_tokens"], signals["inflight_tokens"]
-        tokens, size = self.prompt_tokens[place], self.block_tokens
-        believed = [min(tokens, blocks * size) for blocks in self.believed[first:end]]
-        views = [self.views[index] for index in candidates]
-        uncached = [tokens - cached for cached in believed]
-        itself = self.prefill[place] < 0 and self.views[self.target[place]].role == "decode"
-        idle = "prefill" if itself else "decode"  # the role whose instances do not compute this prompt
-        scores, totals = self._card(place, count)
-        recorded: Json = {name: signals.get(name, []) for name in RECORDED}  # empty lists if not recorded
-        recorded["tier_used"] = _by_tier(signals, count)
-        return Decision(
-            request=self.request[place],
-            at_ps=self.at_ps[place],
-            router=self.router[place],
-            target=self.target[place],
-            prefill=self.prefill[place],
-            reason=self.reasons.words[self.reason[place]],
-            priority=self.priority[place],
-            candidates=list(candidates),
-            believed_tokens=believed,
-            estimated_ttft_ps=[
-                -1 if view.role == idle else round(view.estimate(*load) * PS_PER_SECOND)
-                for view, *load in zip(views, uncached, *counts, strict=True)
-            ],
-            scores=scores,
-            totals=totals,
-            lowest_wins=bool(self.lowest_wins[place]),
-            prompt_tokens=tokens,
-            prefix=f"{prefix:x}" if (prefix := self.prefix[place]) else "",
-            **recorded | self._state(place, candidates),
-            **self._end(self.request[place]),
-        )
-
-    def _end(self, row: int) -> Json:
-        if self.requests is None:
-            return {}
-        if not self.ends:
-            self.ends = [self.requests.column(name) for name in ENDS]
-        arrival, first, ended, outcome, cached, predicted, tier = [column[row] for column in self.ends]
-        return {
-            "predicted_tokens": predicted,
-            "cached_tokens": cached,
-            "tier": tier or ("gpu" if cached else ""),
-            "outcome": outcome,
-            "ttft_ps": first - arrival if first >= 0 else -1,
-            "e2e_ps": ended - arrival if outcome == "completed" else -1,
-        }
-
-    def _state(self, place: int, candidates: Candidates) -> Json:
-        """Return what follows from the requests of the run: the states of router and tenant, and recent latencies."""
-        if self.requests is None:
-            return {}
-        if self.past is None:
-            self.past = RouterPast(self.requests, self.request, self.queues)
-        past, now_ps = self.past, self.at_ps[place]
-        router, tenant = past.states(place, self.request[place], now_ps)
-        recent: Json = {name: past.recent(name, candidates, now_ps) for name in ("recent_ttft", "recent_tpot")}
-        if "hit_rate" not in self.signals:  # no policy reads it, so the run does not maintain it
-            recent["hit_rate"] = past.hit_rates(candidates, now_ps)
-        return {"router_state": router, "tenant": tenant, **recent}
-
-    def _card(self, place: int, count: int) -> tuple[dict[str, list[float | None]], list[float | None]]:
-        if self.scorers[place] < 0:
-            return {}, []
-        names, at = self.cards.words[self.scorers[place]], self.scored[place]
-        rows: list[list[float | None]] = []
-        for begin in range(at, at + (1 + len(names)) * count, count):
-            numbers: list[Any] = self.scores[begin : begin + count].tolist()
-            if isnan(sum(numbers)):  # a candidate has no score; or two scores are infinite
-                rows.append([None if isnan(number) else number for number in numbers])
-            else:
-                rows.append(numbers)
-        return dict(zip(names, rows[1:], strict=True)), rows[0]
-
-
-def _by_tier(signals: dict[str, list[Any]], count: int) -> list[dict[str, int]]:
-    """Return for each candidate how many blocks of each of its stores are in use. `signals` has one column for each
-    store, with the value -1 for a candidate that does not have the store."""
-    stores = {name.partition(".")[2]: values for name, values in signals.items() if "." in name}
-    if not stores:
-        return []
-    return [{name: values[at] for name, values in stores.items() if values[at] >= 0} for at in range(count)]
-
 
 class Words(Generic[Word]):
     """Values that occur often. Each value is stored once, and other columns refer to it by a number."""
@@ -255,12 +173,13 @@ class RouterJournal:
         self.all_places = tuple(range(len(views)))
         self.instances: tuple[InstanceView, ...] = ()
         self.candidates: Candidates = ()
+        self.all = False  # whether all instances are candidates
         self.names: list[str] = []
         self.number = self.log.sets.number(())  # number of the current candidate set in `log.sets`
         self.own = not context.indexes
         self.index = context.hidden_index() if self.own else context.indexes[0]
         self.log.views, self.log.block_tokens = views, self.index.block_tokens
-        names = recorded_signals(reported)
+        names = recorded_signals({*reported, *self.log.known})
         self.getters: list[Callable[[InstanceView], Any]] = [attrgetter(name) for name in names if name != "tier_used"]
         stores: list[str] = []
         if "tier_used" in names:
@@ -291,7 +210,14 @@ class RouterJournal:
             self.instances, self.candidates = instances, tuple([view.index for view in instances])
             self.number = log.sets.number(self.candidates)
             self.names = [view.id for view in instances]
+            self.all = self.candidates == self.all_places
         matches = self.index.matches(request.path)
+        signals = [list(map(getter, instances)) for getter in self.getters]
+        if log.used is not None and log.unseen:
+            used = log.used(now_ps)
+            if not self.all:
+                used = [used[index] for index in self.candidates]
+            signals += [list(map(getter, used)) for getter in log.unseen]
         log.take(
             request.id,
             now_ps,
@@ -301,8 +227,8 @@ class RouterJournal:
             priority.score if route.priority is None else route.priority,
             route.reason,
             self.number,
-            [list(map(getter, instances)) for getter in self.getters],
-            matches if self.candidates == self.all_places else [matches[index] for index in self.candidates],
+            signals,
+            matches if self.all else [matches[index] for index in self.candidates],
             request.prompt_tokens,
             request.path.keys[0] & LARGEST_KEY if request.path.keys else 0,
         )
@@ -322,7 +248,7 @@ class RouterJournal:
         return place
 
 
-def _store_used(store: str, view: InstanceView) -> int:
+def _store_used(store: str, view: InstanceView | UsedBlocks) -> int:
     return view.tier_used.get(store, -1)
 
 

@@ -122,33 +122,39 @@ def _series(run: Observed, instance: int, grid: Grid) -> list[tuple[list[float],
     """Return for each kind of work the requests in its phase and the work done, in each slice."""
     requests, left = run.requests, run.waits.left_ps
     prefills, prompt_tokens, prompts, decodes, outputs = ([0.0] * (grid.bins + 1) for _ in range(5))
-    stays = run.stays[instance]
+    stays, step = run.stays[instance], grid.step_ps
     for row, begin, end in zip(stays.rows, stays.begin_ps, stays.end_ps, strict=True):
         handed, first = requests.handed_ps[row], requests.first_token_ps[row]
         # A request that loads blocks may wait for room after the load, so the time of its prefill is not known.
         if (handed < 0 or handed > begin) and requests.started_ps[row] >= 0 and not requests.loaded_tokens[row]:
             since, until = left[row], first if handed < 0 <= first else end
-            _spread(prefills, grid, since, until, (until - since) / grid.step_ps)
-            _spread(prompt_tokens, grid, since, until, requests.prompt_tokens[row] - requests.cached_tokens[row])
-            _spread(prompts, grid, since, until, 1)
+            tokens = requests.prompt_tokens[row] - requests.cached_tokens[row]
+            _spread(grid, since, until, (prefills, (until - since) / step), (prompt_tokens, tokens), (prompts, 1))
         if first >= 0 and requests.prefill_instance[row] != instance:
             since = max(first, requests.transferred_ps[row], begin)
             decoding = max(0, end - since - requests.preempted_ps[row])
-            _spread(decodes, grid, since, end, decoding / grid.step_ps)
-            _spread(outputs, grid, since, end, requests.output_tokens[row])
+            _spread(grid, since, end, (decodes, decoding / step), (outputs, requests.output_tokens[row]))
     pairs = ((prefills, prompt_tokens), (prefills, prompts), (decodes, outputs))
     return [(here[: grid.bins], work[: grid.bins]) for here, work in pairs]
 
 
-def _spread(done: list[float], grid: Grid, begin: int, end: int, work: float) -> None:
-    if end <= begin or not work:
+def _spread(grid: Grid, begin: int, end: int, *works: tuple[list[float], float]) -> None:
+    """Spread each amount of work evenly over a period, and add it to its slices."""
+    if end <= begin:
         return
-    step, bins = grid.step_ps, grid.bins
-    rate = work / (end - begin)
-    first, last = (min(bins, max(0, at - grid.start_ps) // step) for at in (begin, end))
-    for at in range(first, last + 1):
-        low = grid.start_ps + at * step
-        done[at] += rate * max(0, min(end, low + step) - max(begin, low))
+    step, bins, start = grid.step_ps, grid.bins, grid.start_ps
+    first, last = min(bins, max(0, begin - start) // step), min(bins, max(0, end - start) // step)
+    low = start + first * step
+    for done, work in works:
+        rate = work / (end - begin)
+        if first == last:
+            done[first] += rate * max(0, min(end, low + step) - max(begin, low))
+            continue
+        done[first] += rate * (low + step - max(begin, low))
+        whole = rate * step
+        for at in range(first + 1, last):
+            done[at] += whole
+        done[last] += rate * (min(end, start + last * step + step) - start - last * step)
 
 
 def _finding(
