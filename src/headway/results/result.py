@@ -10,11 +10,11 @@ import msgspec
 
 from headway.config.arguments import checked
 from headway.display.displayed import Displayed, Types
-from headway.garbage import collecting_seldom
 from headway.results import store
 from headway.results.checks import verify
 from headway.results.decisions import Decisions, PriorityRecord
 from headway.results.findings import find
+from headway.results.garbage import collecting_seldom
 from headway.results.metrics import summarise
 from headway.results.recorder import InstanceStats, Recorder, RunFacts, ScaleRecord, StateChange
 from headway.results.records import (

@@ -24,11 +24,11 @@ from headway.control.expectations import LengthsOf, running
 from headway.control.journal import UNFORCED, Forced, Journal
 from headway.control.plane import ControlPlane
 from headway.errors import HeadwayError, InvariantError
-from headway.garbage import collecting_seldom
 from headway.policies.context import Context, Estimator
 from headway.policies.disaggregation import has_prefill
 from headway.policies.flow import NoFlow
 from headway.policies.registry import entry_of
+from headway.results.garbage import collecting_seldom
 from headway.results.recorder import IN_FLIGHT, Recorder
 from headway.sim.capacity import Capacity
 from headway.sim.clock import INDEX_BITS, MASK, Clock
