@@ -181,18 +181,29 @@ class Peeking(Seeing):
         return super().route(request, cluster)
 
 
+TOY = {"hidden": 64, "heads": 4, "kv_heads": 1, "params": 100_000, "name": "toy", "layers": 3}
+WINDOWS = [{"kind": "full", "layers": 1}, {"kind": "sliding", "layers": 2, "window": 100}]
+ENGINES = {
+    **CLUSTERS,
+    "windows": {**BASE["cluster"], "model": {**TOY, "kv_groups": WINDOWS}, "kv": {"gpu_blocks": 500}},
+    "speculative": {**BASE["cluster"], "speculation": {"tokens": 3, "acceptance": 0.7}},
+    "asynchronous": {**BASE["cluster"], "async_scheduling": True},
+    "ranks": {**TIERED, "instances": 2, "dp": 2, "model": TOY},
+}
+
+
 @pytest.mark.parametrize(("interval", "routers"), [("0s", 1), ("100ms", 1), ("0s", 2), ("100ms", 2)])
-@pytest.mark.parametrize("name", CLUSTERS)
+@pytest.mark.parametrize("name", ENGINES)
 def test_a_decision_has_the_used_blocks_as_a_policy_would_see_them(name: str, interval: str, routers: int) -> None:
     further = {"signals": {"poll_interval": interval}, "routers": {"count": routers}}
-    settings = {**BASE, "cluster": CLUSTERS[name], **further}
+    settings = {**BASE, "cluster": ENGINES[name], **further}
     seen = headway.simulate(settings, routing=Seeing, trace="decisions").decisions
     blind = headway.simulate(settings, routing=Blind, trace="decisions").decisions
     assert seen is not None and blind is not None
     assert [each.kv_used for each in blind] == [each.kv_used for each in seen]
     assert [each.tier_used for each in blind] == [each.tier_used for each in seen]
     assert len({used for each in blind for used in each.kv_used}) > 20
-    assert any(used for each in blind for used in each.tier_used) == (name == "tiered")
+    assert any(used for each in blind for used in each.tier_used) == ("tiers" in ENGINES[name].get("kv", {}))
 
 
 def test_what_is_recorded_stays_hidden_from_policies() -> None:
