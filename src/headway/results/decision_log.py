@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache, partial
-from itertools import chain
+from itertools import accumulate, chain
 from math import nan
 from operator import attrgetter
 from struct import Struct
@@ -21,6 +21,8 @@ from headway.views.cluster import ClusterView
 from headway.views.instance import SIGNALS, InstanceView
 
 TYPE_CODES: Final = {"tokens": "q", "share": "d"}  # kind of a signal -> type code of its column; others: "i"
+PLAIN: Final = ("request", "at_ps", "router", "target", "prefill", "priority")  # the first columns of a decision
+TOGETHER: Final = 256  # number of decisions that move to the columns at a time
 LARGEST_KEY: Final = (1 << 64) - 1
 Candidates = tuple[int, ...]
 Word = TypeVar("Word")
@@ -40,6 +42,7 @@ class DecisionLog:
         self.queues = queues
         self.verdicts: list[Verdict] = []
         self.priorities: list[PriorityRecord] = []
+        self.pending: list[tuple[Any, ...]] = []  # decisions that the columns do not have yet, see `take`
         self.request, self.at_ps = array("q"), array("q")
         self.router, self.target, self.prefill = array("i"), array("i"), array("i")
         self.priority = array("d")
@@ -68,6 +71,7 @@ class DecisionLog:
 
     def decisions(self, requests: Table) -> Decisions:
         """Return the decisions of a finished run, with the outcomes of the requests."""
+        self.flush()
         return Decisions(DecisionRows(self, requests), self.verdicts)
 
     def watch(self, signals: Iterable[str]) -> None:
@@ -85,37 +89,32 @@ class DecisionLog:
         self.unseen = [getter for name, getter in getters.items() if name not in self.signals]
         self.watch(getters)
 
-    def take(
-        self,
-        request: int,
-        at_ps: int,
-        router: int,
-        target: int,
-        prefill: int,
-        priority: float,
-        reason: str,
-        candidates: int,
-        signals: list[list[Any]],
-        believed: list[int],
-        prompt_tokens: int,
-        prefix: int,
-    ) -> None:
-        """Record a decision. `candidates` is the index of the decision's set of candidates in `sets`. `signals` has one
-        list per signal, in the order of `watch`, with a value per candidate. Call `score` next."""
-        self.request.append(request)
-        self.at_ps.append(at_ps)
-        self.router.append(router)
-        self.target.append(target)
-        self.prefill.append(prefill)
-        self.priority.append(priority)
-        self.reason.append(self.reasons.number(reason))
-        self.candidates.append(candidates)
-        self.first.append(len(self.believed))
-        for column, values in zip(self.signals.values(), signals, strict=True):
-            column.fromlist(values)
-        self.believed.fromlist(believed)
-        self.prompt_tokens.append(prompt_tokens)
-        self.prefix.append(prefix)
+    def take(self, *decision: Any) -> None:
+        """Record a decision: its request, time, router, target, prefill instance, priority and reason; the number of
+        its set of candidates in `sets`; a list per signal, in the order of `watch`, with a value per candidate; the
+        believed blocks of each candidate; the tokens of the prompt, and the key of its beginning. Call `score` next."""
+        self.pending.append(decision)
+        if len(self.pending) == TOGETHER:
+            self.flush()
+
+    def flush(self) -> None:
+        """Move the pending decisions to the columns. Many decisions at a time take less time."""
+        if not self.pending:
+            return
+        columns = list(zip(*self.pending, strict=True))
+        self.pending.clear()
+        for name, values in zip(PLAIN, columns, strict=False):
+            getattr(self, name).extend(values)
+        reasons, candidates, signals, believed, prompts, prefixes = columns[len(PLAIN) :]
+        self.reason.extend(map(self.reasons.number, reasons))
+        self.candidates.extend(candidates)
+        ends = list(accumulate(map(len, believed), initial=len(self.believed)))
+        self.first.fromlist(ends[:-1])
+        for column, values in zip(self.signals.values(), zip(*signals, strict=True), strict=True):
+            column.fromlist(list(chain.from_iterable(values)))
+        self.believed.fromlist(list(chain.from_iterable(believed)))
+        self.prompt_tokens.extend(prompts)
+        self.prefix.extend(prefixes)
 
     def score(self, card: Scorecard | None, names: Sequence[str]) -> None:
         """Record the scorecard of the last decision, if it has one; `names` are the names of its candidates."""
@@ -141,7 +140,7 @@ class DecisionLog:
             self.scores.extend([scores.get(name, nan) for name in names])
 
     def __len__(self) -> int:
-        return len(self.request)
+        return len(self.request) + len(self.pending)
 
 
 class Words(Generic[Word]):
