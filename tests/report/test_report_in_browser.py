@@ -124,6 +124,7 @@ def test_a_finding_links_to_the_rows_of_its_requests_and_back(browser: Browser, 
         assert opened.complaints == []
 
 
+@pytest.mark.full
 def test_without_scripts_the_verdict_the_tables_and_the_findings_are_there(browser: Browser, file: Path) -> None:
     with Opened(browser, file, viewport=WIDE, java_script_enabled=False) as opened:
         page = opened.page
