@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import cache, partial
+from functools import partial
 from itertools import accumulate, chain
 from math import nan
 from operator import attrgetter
-from struct import Struct
 from typing import Any, Final, Generic, TypeVar
 
 from headway.policies.context import Context
@@ -26,12 +25,6 @@ TOGETHER: Final = 256  # number of decisions that move to the columns at a time
 LARGEST_KEY: Final = (1 << 64) - 1
 Candidates = tuple[int, ...]
 Word = TypeVar("Word")
-
-
-@cache
-def packer(count: int) -> Callable[..., bytes]:
-    """Return a function that packs `count` floats. For many numbers this is faster than `array.fromlist`."""
-    return Struct(f"{count}d").pack
 
 
 class DecisionLog:
@@ -65,6 +58,7 @@ class DecisionLog:
         self.lowest_wins = array("b")
         self.scored = array("q")
         self.scores = array("d")  # for each decision: the candidates' totals, then their scores by scorer; NaN: none
+        self.fresh: list[float] = []  # scores that the column does not have yet
 
     def journal(self, router: int) -> RouterJournal:
         return RouterJournal(self, router)
@@ -99,6 +93,8 @@ class DecisionLog:
 
     def flush(self) -> None:
         """Move the pending decisions to the columns. Many decisions at a time take less time."""
+        self.scores.fromlist(self.fresh)
+        self.fresh.clear()
         if not self.pending:
             return
         columns = list(zip(*self.pending, strict=True))
@@ -118,16 +114,17 @@ class DecisionLog:
 
     def score(self, card: Scorecard | None, names: Sequence[str]) -> None:
         """Record the scorecard of the last decision, if it has one; `names` are the names of its candidates."""
-        self.scored.append(len(self.scores))
+        self.scored.append(len(self.scores) + len(self.fresh))
         self.lowest_wins.append(card is not None and card.lowest_wins)
         if card is None:
             self.scorers.append(-1)
             return
-        rows, count = card.scores, len(names)
-        if card.prefill is None and len(card.totals) == count and list(map(len, rows.values())) == [count] * len(rows):
+        rows, fresh = card.scores, self.fresh
+        if card.prefill is None and {len(card.totals), *map(len, rows.values())} == {len(names)}:
             self.scorers.append(self.cards.number(tuple(rows)))  # the usual case: no candidate was filtered out
-            numbers = [*card.totals, *chain.from_iterable(rows.values())]
-            self.scores.frombytes(packer(len(numbers))(*numbers))
+            fresh += card.totals
+            for row in rows.values():
+                fresh += row
             return
         halves = [card] if card.prefill is None else [card, card.prefill]
         scorers = tuple(dict.fromkeys(name for half in halves for name in half.scores))
@@ -137,7 +134,7 @@ class DecisionLog:
             for half in halves:
                 row = half.totals if scorer is None else half.scores.get(scorer, [])
                 scores.update(zip(half.left, row, strict=False))
-            self.scores.extend([scores.get(name, nan) for name in names])
+            fresh += [scores.get(name, nan) for name in names]
 
     def __len__(self) -> int:
         return len(self.request) + len(self.pending)
