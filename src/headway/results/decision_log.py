@@ -75,7 +75,7 @@ class DecisionLog:
 
     def record_used(self, used: Callable[[int], Sequence[UsedBlocks]]) -> None:
         """Record which blocks are in use even if the routers' views do not show them. `used` returns this for each
-        instance at a time."""
+        instance at a time, as a new object if anything may have changed."""
         self.used = used
         getters: dict[str, Callable[[UsedBlocks], int]] = {"kv_used": attrgetter("kv_used")}
         for store in (store for view in self.views for store in view.tier_blocks):
@@ -170,6 +170,8 @@ class RouterJournal:
         self.instances: tuple[InstanceView, ...] = ()
         self.candidates: Candidates = ()
         self.all = False  # whether all instances are candidates
+        self.used: Sequence[UsedBlocks] = ()  # the blocks in use, and their columns in `used_signals`
+        self.used_signals: list[list[int]] = []
         self.names: list[str] = []
         self.number = self.log.sets.number(())  # number of the current candidate set in `log.sets`
         self.own = not context.indexes
@@ -207,13 +209,16 @@ class RouterJournal:
             self.number = log.sets.number(self.candidates)
             self.names = [view.id for view in instances]
             self.all = self.candidates == self.all_places
+            self.used = ()
         matches = self.index.matches(request.path)
         signals = [list(map(getter, instances)) for getter in self.getters]
         if log.used is not None and log.unseen:
             used = log.used(now_ps)
-            if not self.all:
-                used = [used[index] for index in self.candidates]
-            signals += [list(map(getter, used)) for getter in log.unseen]
+            if used is not self.used:  # with polled signals, the same object until the next poll
+                self.used = used
+                among = used if self.all else [used[index] for index in self.candidates]
+                self.used_signals = [list(map(getter, among)) for getter in log.unseen]
+            signals += self.used_signals
         log.take(
             request.id,
             now_ps,

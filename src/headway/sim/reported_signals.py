@@ -123,8 +123,10 @@ class Signals:
 
     def used_blocks(self, now: int) -> list[UsedBlocks]:
         """Return the blocks in use at each instance that the router sees, as policies that read these signals would
-        see them now."""
-        self.refresh_records(now)
+        see them now. The list is the same object until they may have changed."""
+        if not self.refresh_records(now):
+            return self.board_records
+        self.board_records = self.board_records[:]
         if self.kv:
             for record, view in zip(self.records, self.views, strict=True):
                 record.kv_used = view.kv_used
@@ -133,10 +135,13 @@ class Signals:
             engine.tier_used = {tier: sum([rank.tier_used[tier] for rank in ranks]) for tier in ranks[0].tier_used}
         return self.board_records
 
-    def refresh_records(self, now: int) -> None:
+    def refresh_records(self, now: int) -> bool:
+        """Write the blocks in use at each instance, unless the views show KV use. Return whether they may have
+        changed since the last call."""
         self.refresh_kv(now)
         for tiers, index in self.recorded_tiers:
             self.records[index].tier_used = used_of(tiers, None)
+        return True
 
     def show_tiers(self, view: InstanceView, tiers: Tiers, at: int, before: int, tick: int | None) -> None:
         """Write the use of an instance's stores to its view, and the rates at which blocks move to and from the stores.
@@ -202,6 +207,7 @@ class PolledSignals(Signals):
         self.polling = polling
         self.tick = 0  # time of the tick that the views show
         self.due = -1  # time at which the values of the next tick reach the router
+        self.recorded_tick = -1  # time of the tick at the last call of `used_blocks`
         # (time, view of the instance) of each request that was sent since the tick that the views show
         self.recent: deque[tuple[int, InstanceView]] = deque()
         # The requests that have ended since the tick that the views show: at the end of a step, or between two steps.
@@ -259,8 +265,10 @@ class PolledSignals(Signals):
         for engine in self.engines:
             engine.show()
 
-    def refresh_records(self, now: int) -> None:
-        """Do nothing, because the records show the last tick that has reached the router."""
+    def refresh_records(self, now: int) -> bool:
+        """Return whether another tick has reached the router since the last call."""
+        changed, self.recorded_tick = self.recorded_tick != self.tick, self.tick
+        return changed
 
     def on_routed(self, now: int, view: InstanceView) -> None:
         """Count a request that a router has sent, and that no tick shows yet; `view` is that router's view."""

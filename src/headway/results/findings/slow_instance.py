@@ -99,12 +99,21 @@ def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
     yield from more_replicas(run, finding)
 
 
+def others_of(run: Observed, instance: int, peers: Sequence[int]) -> list[int]:
+    """Return the peers of an instance. The ranks of one engine are as slow as each other, so they are compared with
+    those of other engines."""
+    engines = {peer: run.name(peer).rpartition("-rank-")[0] or run.name(peer) for peer in peers}
+    others = [peer for peer in peers if engines[peer] != engines[instance]]
+    return others or [peer for peer in peers if peer != instance]
+
+
 def _paces(run: Observed, peers: Sequence[int], grid: Grid) -> dict[int, Pace]:
     series = [_series(run, instance, grid) for instance in peers]
     open_shares = [[time / grid.step_ps for time in times] for times in serving(run, peers, grid)]
     paces = {}
     for place, instance in enumerate(peers):
-        others = [other for other in range(len(peers)) if other != place]
+        compared = others_of(run, instance, peers)
+        others = [other for other, peer in enumerate(peers) if peer in compared]
         # An instance that was open for a part of the slice counts as that part of a peer.
         open_ = [max(1e-9, sum(open_shares[other][at] for other in others)) for at in range(grid.bins)]
         kinds = []
@@ -173,7 +182,7 @@ def _finding(
     }
     lost = 1 - 1 / slowness
     here_late = sum(run.missed[row] == MISSED for row in rows) / max(1, len(rows))
-    caused = max(lost, 1 - run.late_rate(edges, [peer for peer in peers if peer != instance]) / max(1e-9, here_late))
+    caused = max(lost, 1 - run.late_rate(edges, others_of(run, instance, peers)) / max(1e-9, here_late))
     claims = {row: caused * run.loss.of(row, HIT) for row in run.loss.late if row in rows}
     own = run.loss.claim(claims)
     excess = run.excess_late(edges, peers)
