@@ -11,6 +11,7 @@ import headway
 from drawing import grid
 from headway.errors import HeadwayError
 from headway.policies import registry
+from headway.policies.registry import Entry
 from headway.results.decisions import RECORDED, Decision
 from headway.results.records import Batch, KvMove
 from headway.types import NO_PRIORITY, Priority, Request, Route, Scorecard
@@ -152,6 +153,63 @@ def test_a_decision_has_the_hit_rates_even_if_no_policy_reads_them() -> None:
     assert decisions is not None
     assert [each.hit_rate for each in decisions] == policy.seen
     assert len({rate for rates in policy.seen for rate in rates}) > 100
+
+
+class Seeing:
+    """Routes round-robin. A class that declares nothing is taken to read every signal."""
+
+    turn = 0
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        self.turn += 1
+        return Route(cluster.instances[self.turn % len(cluster.instances)].id)
+
+
+class Blind(Seeing):
+    """Declares that it reads no signal."""
+
+    entry = Entry("routing", "blind", Seeing, (), (), oracle=False)
+
+
+class Peeking(Seeing):
+    """Reads a signal that it does not declare."""
+
+    entry = Entry("routing", "peeking", Seeing, (), (), oracle=False)
+
+    def route(self, request: Request, cluster: ClusterView) -> Route:
+        assert cluster.instances[0].kv_used >= 0
+        return super().route(request, cluster)
+
+
+TOY = {"hidden": 64, "heads": 4, "kv_heads": 1, "params": 100_000, "name": "toy", "layers": 3}
+WINDOWS = [{"kind": "full", "layers": 1}, {"kind": "sliding", "layers": 2, "window": 100}]
+ENGINES = {
+    **CLUSTERS,
+    "windows": {**BASE["cluster"], "model": {**TOY, "kv_groups": WINDOWS}, "kv": {"gpu_blocks": 500}},
+    "speculative": {**BASE["cluster"], "speculation": {"tokens": 3, "acceptance": 0.7}},
+    "asynchronous": {**BASE["cluster"], "async_scheduling": True},
+    "ranks": {**TIERED, "instances": 2, "dp": 2, "model": TOY},
+}
+
+
+@pytest.mark.parametrize(("interval", "routers"), [("0s", 1), ("100ms", 1), ("0s", 2), ("100ms", 2)])
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_decision_has_the_used_blocks_as_a_policy_would_see_them(name: str, interval: str, routers: int) -> None:
+    further = {"signals": {"poll_interval": interval}, "routers": {"count": routers}}
+    settings = {**BASE, "cluster": ENGINES[name], **further}
+    seen = headway.simulate(settings, routing=Seeing, trace="decisions").decisions
+    blind = headway.simulate(settings, routing=Blind, trace="decisions").decisions
+    assert seen is not None and blind is not None
+    assert [each.kv_used for each in blind] == [each.kv_used for each in seen]
+    assert [each.tier_used for each in blind] == [each.tier_used for each in seen]
+    assert len({used for each in blind for used in each.kv_used}) > 20
+    assert any(used for each in blind for used in each.tier_used) == ("tiers" in ENGINES[name].get("kv", {}))
+
+
+def test_what_is_recorded_stays_hidden_from_policies() -> None:
+    for trace in ("minimal", "decisions"):
+        with pytest.raises(HeadwayError, match="the signal 'kv_used' was read, but no policy of this run declares it"):
+            headway.simulate(BASE, routing=Peeking, trace=trace)
 
 
 @pytest.mark.parametrize(("name", "routing"), grid(list(CLUSTERS), ["weighted", "round-robin", "lmetric"]))

@@ -64,6 +64,18 @@ def test_a_folder_tells_what_became_of_each_request(live, tmp_path):
 
 
 @pytest.mark.usefixtures("records_written_here")
+def test_decisions_have_the_kv_use_of_the_engines_even_if_no_policy_reads_it(live, tmp_path):
+    gateway = live(2, records=str(tmp_path / "traffic"), policies={"routing": "round-robin"})
+    for _ in range(3):
+        chat(gateway)
+    gateway.until(gateway.idle)
+    (result,) = written(gateway, tmp_path / "traffic")
+    assert result.decisions is not None
+    assert [len(each.kv_used) for each in result.decisions] == [2, 2, 2]
+    assert [each.tier_used for each in result.decisions] == [[], [], []]  # no engine reports it
+
+
+@pytest.mark.usefixtures("records_written_here")
 def test_report_and_explain_work_on_it(live, tmp_path, headway):
     gateway = live(2, records=str(tmp_path / "traffic"), policies={"routing": "kv-aware"})
     for number in range(12):

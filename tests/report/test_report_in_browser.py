@@ -110,6 +110,21 @@ def test_charts_follow_the_scheme_even_when_it_changes(browser: Browser, file: P
 
 
 @pytest.mark.full
+def test_a_finding_links_to_the_rows_of_its_requests_and_back(browser: Browser, file: Path) -> None:
+    with Opened(browser, file) as opened:
+        finding = opened.page.locator("#finding-0-0")
+        finding.locator("summary", has_text="Requests").click()
+        number = finding.locator("details a").first
+        row = opened.page.locator(number.get_attribute("href") or "")
+        assert not row.is_visible()
+        number.click()
+        assert row.is_visible()
+        row.locator("xpath=ancestor::tr").locator("a").first.click()
+        assert opened.page.url.endswith("#finding-0-0")
+        assert opened.complaints == []
+
+
+@pytest.mark.full
 def test_without_scripts_the_verdict_the_tables_and_the_findings_are_there(browser: Browser, file: Path) -> None:
     with Opened(browser, file, viewport=WIDE, java_script_enabled=False) as opened:
         page = opened.page

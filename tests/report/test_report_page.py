@@ -158,7 +158,8 @@ def test_findings_are_told_with_their_evidence(tmp_path: Path) -> None:
     assert "12 requests waited long." in page.text
     assert "note: starvation; from 1 s to 3 s; on instance-0" in page.text
     assert ["share", "0.04"] in page.cells and ["severity", "0.7"] in page.cells
-    assert "1, 2. To explain one, save the run with -o FOLDER." in page.text
+    assert "To explain a request, save the run with -o RUN." in page.text
+    assert "headway explain RUN 1" in page.text
 
 
 def test_a_finding_links_to_its_requests_to_its_command_and_to_its_mark_over_time(tmp_path: Path) -> None:
@@ -175,6 +176,13 @@ def test_a_finding_links_to_its_requests_to_its_command_and_to_its_mark_over_tim
     marks = [value for chart in page.charts() for value in chart.get("data", {}).get("values", []) if "link" in value]
     assert {mark["link"] for mark in marks} == {f"#finding-0-{turn}" for turn in range(len(result.findings()))}
     assert {mark["link"].removeprefix("#") for mark in marks} <= anchors
+    rows = {attributes.get("id") for tag, attributes in page.seen if tag == "span"}
+    links = {attributes.get("href") for tag, attributes in page.seen if tag == "a"}
+    for turn, each in enumerate(result.findings()):
+        assert f"#finding-0-{turn}" in links or each.kind in {other.kind for other in result.findings()[:turn]}
+        for row in each.requests:
+            assert f"#request-0-{row}" in links and f"request-0-{row}" in rows
+            assert f"headway explain {tmp_path / 'run'} {row}" in {cells[-1] for cells in page.cells}
 
 
 def test_the_time_of_late_requests_is_drawn_by_its_parts(tmp_path: Path) -> None:

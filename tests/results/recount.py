@@ -217,14 +217,24 @@ class Recount:
         for row in self.bad if who == "missed" else self.judged:
             if row["first_token_ps"] < 0 or row["retries"] or row["redirects"]:
                 continue
-            home = row["prefill_instance"] if row["prefill_instance"] >= 0 else row["instance"]
-            changes = [change for change in self.result.queue_limits if change.instance == home]
-            ends = [change.at_ps for change in changes[1:]] + [row["started_ps"]]
-            waited += row["started_ps"] - row["enqueued_ps"]
-            for change, end in zip(changes, ends, strict=True):
-                if change.limit == limit:
-                    limited += max(0, min(end, row["started_ps"]) - max(change.at_ps, row["enqueued_ps"]))
+            for instance, begin, left in self._waits(row):
+                changes = [change for change in self.result.queue_limits if change.instance == instance]
+                ends = [*(change.at_ps for change in changes[1:]), left]
+                waited += left - begin
+                for change, end in zip(changes, ends[: len(changes)], strict=True):
+                    if change.limit == limit:
+                        limited += max(0, min(end, left) - max(change.at_ps, begin))
         return limited / waited
+
+    def _waits(self, row: Any) -> list[tuple[int, int, int]]:
+        """Return (instance, begin, end) of each wait of a request in a queue: before its first turn, after a load, and
+        after a transfer."""
+        home = row["prefill_instance"] if row["prefill_instance"] >= 0 else row["instance"]
+        loaded = row["started_ps"] + row["loading_ps"]
+        waits = [(home, row["enqueued_ps"], row["started_ps"]), (home, loaded, loaded + row["ready_ps"])]
+        if row["joined_ps"] >= 0:
+            waits.append((row["instance"], row["transferred_ps"], row["joined_ps"]))
+        return [wait for wait in waits if wait[2] > wait[1]]
 
     # --- instances and requests ----------------------------------------------------------------------------------
 

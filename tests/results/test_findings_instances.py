@@ -11,7 +11,7 @@ from recorders import SECOND
 
 import headway
 from headway.results import loss
-from headway.results.findings import black_hole, hot_prefix, retry_storm, slow_instance, slow_start
+from headway.results.findings import black_hole, first_cause, hot_prefix, retry_storm, slow_instance, slow_start
 from headway.results.recorder import ScaleRecord, StateChange
 from headway.results.records import Blame
 from headway.testing.troubles import NONE, named
@@ -40,6 +40,19 @@ def test_instances_that_only_have_more_to_do_are_not_slow(routing: str) -> None:
     overloaded = {"workload": {"requests": 600, "rate": "200/s"}, "cluster": {"instances": 3}} | SLO
     run = headway.simulate(overloaded | {"policies": {"routing": routing}})
     assert run.findings() and "slow_instance" not in kinds(run)
+
+
+def test_the_ranks_of_a_slow_engine_are_compared_with_those_of_other_engines() -> None:
+    chat: Any = {"prompt_tokens": {"dist": "lognormal", "mean": 900, "std": 700}}
+    chat |= {"output_tokens": {"dist": "lognormal", "mean": 180, "std": 110}}
+    scenario: Any = {"workload": {"requests": 600, "rate": "50/s", **chat}, "cluster": {"instances": 2, "dp": 2}}
+    scenario |= {"slo": {"ttft": "400ms", "tpot": "25ms"}, "policies": {"routing": "round-robin"}}
+    scenario |= {"faults": [{"at": "1s", "instance": "instance-1", "kind": "slow", "factor": 4}]}
+    run = headway.simulate(scenario, progress=False)
+    first = first_cause(run.findings())
+    assert first is not None and first.kind == "slow_instance"
+    assert first.blames[0].name.startswith("instance-1-rank-")
+    assert first.evidence["slowness"] > 3
 
 
 def test_an_instance_with_longer_prompts_is_not_slow() -> None:

@@ -47,6 +47,7 @@ def test_rows_are_plain_mappings() -> None:
         "predicted_tokens": 0, "preemptions": 0, "loaded_tokens": 0,
         "prefill_instance": -1, "handed_ps": -1, "transfer_ps": -1, "transferred_ps": -1,
         "retries": 0, "redirects": 0, "priority": 0.0, "loaded_from": "", "preempted_ps": 0, "loading_ps": 0,
+        "ready_ps": 0, "interrupted_ps": 0, "joined_ps": -1,
     }  # fmt: skip
 
 

@@ -71,6 +71,7 @@ def test_the_folder_is_plain_and_has_the_same_bytes_each_time(tmp_path: Path) ->
     lines = (folders[0] / "requests.jsonl").read_text().splitlines()
     unsaid = {"loaded_tokens": 0, "prefill_instance": -1, "handed_ps": -1, "transfer_ps": -1, "transferred_ps": -1}
     unsaid |= {"retries": 0, "redirects": 0, "priority": 0.0, "loaded_from": "", "preempted_ps": 0, "loading_ps": 0}
+    unsaid |= {"ready_ps": 0, "interrupted_ps": 0, "joined_ps": -1}
     assert [{**json.loads(line), **unsaid} for line in lines] == list(result().requests.rows())
     manifest = json.loads((folders[0] / "manifest.json").read_text())
     assert (manifest["format"], manifest["seed"]) == (1, SCENARIO["seed"])

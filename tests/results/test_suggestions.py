@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import headway
 from headway.errors import HeadwayError
 from headway.policies import registry
-from headway.results.findings import DETECTORS, find
+from headway.results.findings import DETECTORS, find, first_cause, noisy_neighbour
+from headway.results.findings.observed import Observed
 from headway.results.findings.remedies import changes_something
 from headway.results.ranking import direction
 from headway.results.records import SCOPE, Finding, Suggestion
@@ -52,6 +54,7 @@ CLUSTERS: dict[str, Any] = {
     "plain": {"instances": 2},
     "small": {"instances": 1, "max_batch_size": 4, "kv": {"gpu_blocks": 400}},
     "deployments": {"deployments": {"chat": {"instances": 1, "max_batch_size": 8}}},
+    "ranks": {"instances": 1, "dp": 2, "max_batch_size": 4},
     "disaggregated": {
         "architecture": "disaggregated",
         "prefill": {"instances": 1},
@@ -73,6 +76,40 @@ def test_changes_fit_every_form_of_cluster(name: str, slo: dict[str, str]) -> No
     result = headway.simulate(scenario, progress=False)
     assert suggestions(result)
     check(scenario, result)
+
+
+def test_the_ranks_of_an_engine_get_suggestions_for_their_pool() -> None:
+    scenario = {"workload": LOAD, "cluster": CLUSTERS["ranks"], "slo": SLO}
+    first = first_cause(headway.simulate(scenario, progress=False).findings())
+    assert first is not None and first.resource == "slots"
+    assert first.suggestions[0].change == {"cluster.max_batch_size": 8}
+
+
+def among_documents(rate: str) -> tuple[Any, Result]:
+    """Run chats whose steps also compute the long prompts of another tenant."""
+    chats: Any = {"rate": "45/s", "prompt_tokens": {"dist": "lognormal", "mean": 900, "std": 700}}
+    chats |= {"output_tokens": {"dist": "lognormal", "mean": 180, "std": 110}}
+    tenants = {"chat": chats, "docs": {"rate": rate, "prompt_tokens": 14000, "output_tokens": 20}}
+    scenario: Any = {"workload": {"requests": 800, "tenants": tenants}, "cluster": {"instances": 4}}
+    scenario |= {"slo": {"ttft": "400ms", "tpot": "25ms"}, "policies": {"routing": "least-loaded"}}
+    return scenario, headway.simulate(scenario, progress=False)
+
+
+def test_a_smaller_budget_is_not_suggested_if_prompts_would_take_much_longer() -> None:
+    scenario, result = among_documents("3/s")
+    assert "chunk_size" not in [finding.kind for finding in result.findings()]
+    first = first_cause(result.findings())
+    assert first is not None
+    changed = headway.simulate(scenario, overrides=first.suggestions[0].overrides(), progress=False)
+    assert changed.summary()["slo"]["goodput_ratio"] > result.summary()["slo"]["goodput_ratio"] + 0.05
+
+
+def test_a_limit_of_the_noisy_tenant_comes_first_if_steps_take_too_long() -> None:
+    run = Observed(among_documents("9/s")[1])
+    (finding,) = noisy_neighbour.find(run)
+    assert run.loss.by_part["decode"] > 0.25
+    stages = [each.stage for each in noisy_neighbour.suggest(run, replace(finding, resource="prefill"))]
+    assert stages[:2] == ["admission", "scheduler"]
 
 
 def test_a_suggestion_never_names_the_policy_in_use() -> None:

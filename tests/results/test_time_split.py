@@ -8,6 +8,7 @@ import pytest
 
 import headway
 from headway.results.findings.observed import Observed
+from headway.results.records import Batch
 from headway.results.time_split import PARTS
 
 LOAD: dict[str, Any] = {
@@ -49,6 +50,45 @@ def test_the_parts_add_up_and_the_longest_names_the_cause(name: str, end: str) -
         total = run.split.total(range(len(run.requests)))
         total.pop("decode", None)
         assert max(total, key=total.__getitem__) == longest
+
+
+@pytest.mark.parametrize("name", ["a small cache", "tiers", "a slow link"])
+def test_a_request_without_a_place_in_the_batch_waits(name: str) -> None:
+    result = headway.simulate({"workload": LOAD, "cluster": CLUSTERS[name][0]}, trace="full")
+    rows = list(result.requests.rows())
+    entries: dict[int, list[tuple[int, int]]] = {row: [] for row in range(len(rows))}
+    for event in result.events:
+        if isinstance(event, Batch):
+            for row in event.entered:
+                entries[row].append((event.at_ps, event.instance))
+    early: dict[int, list[int]] = {}  # preemptions before the first token
+    for each in result.preemptions:
+        if each.at_ps < rows[each.request]["first_token_ps"]:
+            early.setdefault(each.request, []).append(each.at_ps)
+    waited = 0
+    for row, each in enumerate(rows):
+        if row not in early:
+            assert entries[row][0][0] == each["started_ps"] + each["loading_ps"] + each["ready_ps"]
+            assert each["interrupted_ps"] == 0
+        elif not each["loading_ps"]:
+            again = (next(at for at, _ in entries[row] if at >= out) - out for out in early[row])
+            assert each["interrupted_ps"] == sum(again)
+        if each["prefill_instance"] >= 0:
+            assert each["joined_ps"] == next(at for at, instance in entries[row] if instance == each["instance"])
+        waited += each["ready_ps"] + each["interrupted_ps"] + max(0, each["joined_ps"] - each["transferred_ps"])
+    assert waited > 0
+
+
+def test_a_retry_begins_with_no_time_in_loads_and_preemptions() -> None:
+    crash = {"at": "4s", "kind": "crash", "instance": "instance-0", "duration": "1s"}
+    scenario = {"workload": LOAD, "cluster": CLUSTERS["tiers"][0], "faults": [crash], "retries": 1}
+    result = headway.simulate(scenario)
+    run = Observed(result)
+    assert sum(run.requests.retries) > 0 and sum(run.requests.interrupted_ps) > 0
+    for row in range(len(run.requests)):
+        parts = run.split.of(row)
+        assert sum(parts.values()) == run.requests.finished_ps[row] - run.requests.arrival_ps[row]
+        assert all(time > 0 for time in parts.values())
 
 
 def test_the_words_say_for_what_late_requests_waited() -> None:

@@ -143,6 +143,8 @@ def run_prepared(
     prepared.setup.trace = trace
     with policy_guard(prepared.policies.values()):
         simulation, traffic = prepared.simulation(log, explain, forced), prepared.traffic()
+        if log is not None:
+            log.record_used(simulation.signals.used_blocks)
         recorder = simulation.run(traffic, progress)
     result = Result.of(prepared.resolved, recorder, simulation.cluster.stats, run_facts(prepared.scenario, simulation))
     if not prepared.own:

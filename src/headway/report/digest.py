@@ -161,6 +161,19 @@ class Event(Struct, frozen=True):
     text: str = ""
 
 
+class Affected(Struct, frozen=True):
+    """A request that a finding names."""
+
+    at_s: float
+    instance: int  # index of its instance; -1 if it was never sent to one
+    tenant: str
+    outcome: str
+    ttft_ms: float | None
+    e2e_ms: float | None
+    times: dict[str, float]  # seconds in each part of its time, see `time_split`
+    reason: str  # the reason of its last routing decision; empty if decisions were not traced
+
+
 class Digest(Struct, frozen=True):
     """The data of one run for its charts."""
 
@@ -177,11 +190,13 @@ class Digest(Struct, frozen=True):
     decided: Decided | None
     findings: list[Finding]
     late_times: dict[str, float]  # mean seconds of the late requests in each part of their time, see `time_split`
+    affected: dict[int, Affected] = {}  # the requests that the findings name, by number
 
 
 def digest(label: str, result: Result, folder: str = "") -> Digest:
     load = loads(result)
     run = Observed(result)
+    findings = result.findings()
     return Digest(
         label=label,
         folder=folder,
@@ -194,7 +209,8 @@ def digest(label: str, result: Result, folder: str = "") -> Digest:
         events=_events(result, load.grid),
         calibration=calibration(result) if "shadow" in result.summary() else {},
         decided=digest_decisions(result),
-        findings=result.findings(),
+        findings=findings,
+        affected=affected(run, result, sorted({row for each in findings for row in each.requests})),
         late_times=late_times(run),
     )
 
@@ -208,6 +224,36 @@ def curves(run: Observed) -> dict[str, Curve]:
 def late_times(run: Observed) -> dict[str, float]:
     late = run.loss.late
     return {part: time / PS_PER_SECOND / len(late) for part, time in run.split.total(late).items()} if late else {}
+
+
+def affected(run: Observed, result: Result, rows: Sequence[int]) -> dict[int, Affected]:
+    names = ("arrival_ps", "instance", "tenant", "outcome", "first_token_ps", "finished_ps")
+    columns = [result.requests.column(name) for name in names]
+    reasons = _reasons(result, rows)
+    found = {}
+    for row in rows:
+        arrival, instance, tenant, outcome, first, ended = (column[row] for column in columns)
+        found[row] = Affected(
+            at_s=arrival / PS_PER_SECOND,
+            instance=instance,
+            tenant=tenant,
+            outcome=outcome,
+            ttft_ms=(first - arrival) / PS_PER_MS if first >= 0 else None,
+            e2e_ms=(ended - arrival) / PS_PER_MS if outcome == "completed" else None,
+            times={part: time / PS_PER_SECOND for part, time in run.split.of(row).items()},
+            reason=reasons.get(row, ""),
+        )
+    return found
+
+
+def _reasons(result: Result, rows: Sequence[int]) -> dict[int, str]:
+    """Return the reason of the last routing decision on each of these requests."""
+    decisions = result.decisions
+    if decisions is None:
+        return {}
+    wanted = frozenset(rows)
+    last = {request: place for place, (request, _) in enumerate(decisions.choices()) if request in wanted}
+    return {request: decisions[place].reason for request, place in last.items()}
 
 
 def curve(values_ps: Sequence[float]) -> Curve:

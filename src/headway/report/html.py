@@ -75,8 +75,8 @@ def facts(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
-    """Return a table. Use the kind `short` if the names in the first column are short, to save space on a phone. Use
-    the kind `words` if cells contain sentences."""
+    """Return a table. Use the kind `short` if the names in the first column are short, to save space on a phone, the
+    kind `words` if cells contain sentences, and the kind `dense` for many columns of words."""
     head = "".join(f'<th scope="col">{text(header)}</th>' for header in headers)
     body = "".join(f"<tr>{''.join(f'<td>{text(cell)}</td>' for cell in row)}</tr>" for row in rows)
     classes = f"wide {kind}".strip()

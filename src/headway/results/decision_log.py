@@ -4,44 +4,38 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import cache, partial
-from itertools import chain
-from math import isnan, nan
+from functools import partial
+from itertools import accumulate, chain
+from math import nan
 from operator import attrgetter
-from struct import Struct
 from typing import Any, Final, Generic, TypeVar
 
 from headway.policies.context import Context
-from headway.results.decisions import RECORDED, Decision, Decisions, PriorityRecord, Verdict
-from headway.results.router_past import RouterPast
+from headway.results.decision_rows import DecisionRows
+from headway.results.decisions import RECORDED, Decisions, PriorityRecord, Verdict
+from headway.results.records import UsedBlocks
 from headway.results.table import Table
-from headway.types import PS_PER_SECOND, Delay, Json, Priority, Reject, Request, Route, Scorecard
+from headway.types import Delay, Priority, Reject, Request, Route, Scorecard
 from headway.views.cluster import ClusterView
 from headway.views.instance import SIGNALS, InstanceView
 
-ENDS = ("arrival_ps", "first_token_ps", "finished_ps", "outcome", "cached_tokens", "predicted_tokens", "loaded_from")
 TYPE_CODES: Final = {"tokens": "q", "share": "d"}  # kind of a signal -> type code of its column; others: "i"
+PLAIN: Final = ("request", "at_ps", "router", "target", "prefill", "priority")  # the first columns of a decision
+TOGETHER: Final = 256  # number of decisions that move to the columns at a time
 LARGEST_KEY: Final = (1 << 64) - 1
 Candidates = tuple[int, ...]
 Word = TypeVar("Word")
 
 
-@cache
-def packer(count: int) -> Callable[..., bytes]:
-    """Return a function that packs `count` floats. For many numbers this is faster than `array.fromlist`."""
-    return Struct(f"{count}d").pack
-
-
 class DecisionLog:
-    """The decisions of all routers, in order. A `Decision` is built on access."""
+    """The decisions of all routers, in order."""
 
     def __init__(self, queues: bool = False) -> None:
         """`queues` says whether requests may wait in a queue at the router."""
         self.queues = queues
         self.verdicts: list[Verdict] = []
         self.priorities: list[PriorityRecord] = []
-        self.requests: Table | None = None
-        self.ends: list[Sequence[Any]] = []  # the columns of `requests` that ENDS names
+        self.pending: list[tuple[Any, ...]] = []  # decisions that the columns do not have yet, see `take`
         self.request, self.at_ps = array("q"), array("q")
         self.router, self.target, self.prefill = array("i"), array("i"), array("i")
         self.priority = array("d")
@@ -52,73 +46,85 @@ class DecisionLog:
         self.believed = array("i")  # for each candidate: number of prompt blocks that the router's index has as cached
         self.prompt_tokens = array("q")
         self.prefix = array("Q")  # key of the first run of the prompt's tokens; 0 if it is not recorded
-        self.past: RouterPast | None = None
         self.views: Sequence[InstanceView] = ()
+        self.known: Collection[str] = ()  # signals that the views show even if no policy declares them
         self.block_tokens = 1  # number of tokens in a block of the prefix indexes
+        # Returns the blocks in use at each instance, and reads those that the router's views do not show.
+        self.used: Callable[[int], Sequence[UsedBlocks]] | None = None
+        self.unseen: list[Callable[[UsedBlocks], int]] = []
         # For each decision: the names of its scorers (a number from `cards`), whether the lowest total wins, and the
         # index in `scores` at which the decision's scores begin.
         self.scorers, self.cards = array("i"), Words[tuple[str, ...]]()
         self.lowest_wins = array("b")
         self.scored = array("q")
         self.scores = array("d")  # for each decision: the candidates' totals, then their scores by scorer; NaN: none
+        self.fresh: list[float] = []  # scores that the column does not have yet
 
     def journal(self, router: int) -> RouterJournal:
         return RouterJournal(self, router)
 
     def decisions(self, requests: Table) -> Decisions:
         """Return the decisions of a finished run, with the outcomes of the requests."""
-        self.requests, self.past, self.ends = requests, None, []
-        return Decisions(self, self.verdicts)
+        self.flush()
+        return Decisions(DecisionRows(self, requests), self.verdicts)
 
     def watch(self, signals: Iterable[str]) -> None:
         """Record these signals for every candidate. The signal of a single store has the name `tier_used.cpu`."""
         for name in signals:
             self.signals.setdefault(name, array(TYPE_CODES.get(SIGNALS[name.partition(".")[0]].kind, "i")))
 
-    def take(
-        self,
-        request: int,
-        at_ps: int,
-        router: int,
-        target: int,
-        prefill: int,
-        priority: float,
-        reason: str,
-        candidates: int,
-        signals: list[list[Any]],
-        believed: list[int],
-        prompt_tokens: int,
-        prefix: int,
-    ) -> None:
-        """Record a decision. `candidates` is the index of the decision's set of candidates in `sets`. `signals` has one
-        list per signal, in the order of `watch`, with a value per candidate. Call `score` next."""
-        self.request.append(request)
-        self.at_ps.append(at_ps)
-        self.router.append(router)
-        self.target.append(target)
-        self.prefill.append(prefill)
-        self.priority.append(priority)
-        self.reason.append(self.reasons.number(reason))
-        self.candidates.append(candidates)
-        self.first.append(len(self.believed))
-        for column, values in zip(self.signals.values(), signals, strict=True):
-            column.fromlist(values)
-        self.believed.fromlist(believed)
-        self.prompt_tokens.append(prompt_tokens)
-        self.prefix.append(prefix)
+    def record_used(self, used: Callable[[int], Sequence[UsedBlocks]]) -> None:
+        """Record which blocks are in use even if the routers' views do not show them. `used` returns this for each
+        instance at a time, as a new object if anything may have changed."""
+        self.used = used
+        getters: dict[str, Callable[[UsedBlocks], int]] = {"kv_used": attrgetter("kv_used")}
+        for store in (store for view in self.views for store in view.tier_blocks):
+            getters.setdefault(f"tier_used.{store}", partial(_store_used, store))
+        self.unseen = [getter for name, getter in getters.items() if name not in self.signals]
+        self.watch(getters)
+
+    def take(self, *decision: Any) -> None:
+        """Record a decision: its request, time, router, target, prefill instance, priority and reason; the number of
+        its set of candidates in `sets`; a list per signal, in the order of `watch`, with a value per candidate; the
+        believed blocks of each candidate; the tokens of the prompt, and the key of its beginning. Call `score` next."""
+        self.pending.append(decision)
+        if len(self.pending) == TOGETHER:
+            self.flush()
+
+    def flush(self) -> None:
+        """Move the pending decisions to the columns. Many decisions at a time take less time."""
+        self.scores.fromlist(self.fresh)
+        self.fresh.clear()
+        if not self.pending:
+            return
+        columns = list(zip(*self.pending, strict=True))
+        self.pending.clear()
+        for name, values in zip(PLAIN, columns, strict=False):
+            getattr(self, name).extend(values)
+        reasons, candidates, signals, believed, prompts, prefixes = columns[len(PLAIN) :]
+        self.reason.extend(map(self.reasons.number, reasons))
+        self.candidates.extend(candidates)
+        ends = list(accumulate(map(len, believed), initial=len(self.believed)))
+        self.first.fromlist(ends[:-1])
+        for column, values in zip(self.signals.values(), zip(*signals, strict=True), strict=True):
+            column.fromlist(list(chain.from_iterable(values)))
+        self.believed.fromlist(list(chain.from_iterable(believed)))
+        self.prompt_tokens.extend(prompts)
+        self.prefix.extend(prefixes)
 
     def score(self, card: Scorecard | None, names: Sequence[str]) -> None:
         """Record the scorecard of the last decision, if it has one; `names` are the names of its candidates."""
-        self.scored.append(len(self.scores))
+        self.scored.append(len(self.scores) + len(self.fresh))
         self.lowest_wins.append(card is not None and card.lowest_wins)
         if card is None:
             self.scorers.append(-1)
             return
-        rows, count = card.scores, len(names)
-        if card.prefill is None and len(card.totals) == count and list(map(len, rows.values())) == [count] * len(rows):
+        rows, fresh = card.scores, self.fresh
+        if card.prefill is None and {len(card.totals), *map(len, rows.values())} == {len(names)}:
             self.scorers.append(self.cards.number(tuple(rows)))  # the usual case: no candidate was filtered out
-            numbers = [*card.totals, *chain.from_iterable(rows.values())]
-            self.scores.frombytes(packer(len(numbers))(*numbers))
+            fresh += card.totals
+            for row in rows.values():
+                fresh += row
             return
         halves = [card] if card.prefill is None else [card, card.prefill]
         scorers = tuple(dict.fromkeys(name for half in halves for name in half.scores))
@@ -128,102 +134,10 @@ class DecisionLog:
             for half in halves:
                 row = half.totals if scorer is None else half.scores.get(scorer, [])
                 scores.update(zip(half.left, row, strict=False))
-            self.scores.extend([scores.get(name, nan) for name in names])
+            fresh += [scores.get(name, nan) for name in names]
 
     def __len__(self) -> int:
-        return len(self.request)
-
-    def choices(self) -> Iterable[tuple[int, int]]:
-        counts = [len(candidates) for candidates in self.sets.words]
-        return zip(self.request, map(counts.__getitem__, self.candidates), strict=True)
-
-    def __getitem__(self, place: int, /) -> Decision:
-        candidates = self.sets.words[self.candidates[place]]
-        count, first = len(candidates), self.first[place]
-        end = first + count
-        signals = {name: column[first:end].tolist() for name, column in self.signals.items()}
-        counts = signals["running"], signals["pending_prefill_tokens"], signals["inflight_tokens"]
-        tokens, size = self.prompt_tokens[place], self.block_tokens
-        believed = [min(tokens, blocks * size) for blocks in self.believed[first:end]]
-        views = [self.views[index] for index in candidates]
-        uncached = [tokens - cached for cached in believed]
-        itself = self.prefill[place] < 0 and self.views[self.target[place]].role == "decode"
-        idle = "prefill" if itself else "decode"  # the role whose instances do not compute this prompt
-        scores, totals = self._card(place, count)
-        recorded: Json = {name: signals.get(name, []) for name in RECORDED}  # empty lists if not recorded
-        recorded["tier_used"] = _by_tier(signals, count)
-        return Decision(
-            request=self.request[place],
-            at_ps=self.at_ps[place],
-            router=self.router[place],
-            target=self.target[place],
-            prefill=self.prefill[place],
-            reason=self.reasons.words[self.reason[place]],
-            priority=self.priority[place],
-            candidates=list(candidates),
-            believed_tokens=believed,
-            estimated_ttft_ps=[
-                -1 if view.role == idle else round(view.estimate(*load) * PS_PER_SECOND)
-                for view, *load in zip(views, uncached, *counts, strict=True)
-            ],
-            scores=scores,
-            totals=totals,
-            lowest_wins=bool(self.lowest_wins[place]),
-            prompt_tokens=tokens,
-            prefix=f"{prefix:x}" if (prefix := self.prefix[place]) else "",
-            **recorded | self._state(place, candidates),
-            **self._end(self.request[place]),
-        )
-
-    def _end(self, row: int) -> Json:
-        if self.requests is None:
-            return {}
-        if not self.ends:
-            self.ends = [self.requests.column(name) for name in ENDS]
-        arrival, first, ended, outcome, cached, predicted, tier = [column[row] for column in self.ends]
-        return {
-            "predicted_tokens": predicted,
-            "cached_tokens": cached,
-            "tier": tier or ("gpu" if cached else ""),
-            "outcome": outcome,
-            "ttft_ps": first - arrival if first >= 0 else -1,
-            "e2e_ps": ended - arrival if outcome == "completed" else -1,
-        }
-
-    def _state(self, place: int, candidates: Candidates) -> Json:
-        """Return what follows from the requests of the run: the states of router and tenant, and recent latencies."""
-        if self.requests is None:
-            return {}
-        if self.past is None:
-            self.past = RouterPast(self.requests, self.request, self.queues)
-        past, now_ps = self.past, self.at_ps[place]
-        router, tenant = past.states(place, self.request[place], now_ps)
-        recent: Json = {name: past.recent(name, candidates, now_ps) for name in ("recent_ttft", "recent_tpot")}
-        if "hit_rate" not in self.signals:  # no policy reads it, so the run does not maintain it
-            recent["hit_rate"] = past.hit_rates(candidates, now_ps)
-        return {"router_state": router, "tenant": tenant, **recent}
-
-    def _card(self, place: int, count: int) -> tuple[dict[str, list[float | None]], list[float | None]]:
-        if self.scorers[place] < 0:
-            return {}, []
-        names, at = self.cards.words[self.scorers[place]], self.scored[place]
-        rows: list[list[float | None]] = []
-        for begin in range(at, at + (1 + len(names)) * count, count):
-            numbers: list[Any] = self.scores[begin : begin + count].tolist()
-            if isnan(sum(numbers)):  # a candidate has no score; or two scores are infinite
-                rows.append([None if isnan(number) else number for number in numbers])
-            else:
-                rows.append(numbers)
-        return dict(zip(names, rows[1:], strict=True)), rows[0]
-
-
-def _by_tier(signals: dict[str, list[Any]], count: int) -> list[dict[str, int]]:
-    """Return for each candidate how many blocks of each of its stores are in use. `signals` has one column for each
-    store, with the value -1 for a candidate that does not have the store."""
-    stores = {name.partition(".")[2]: values for name, values in signals.items() if "." in name}
-    if not stores:
-        return []
-    return [{name: values[at] for name, values in stores.items() if values[at] >= 0} for at in range(count)]
+        return len(self.request) + len(self.pending)
 
 
 class Words(Generic[Word]):
@@ -255,12 +169,15 @@ class RouterJournal:
         self.all_places = tuple(range(len(views)))
         self.instances: tuple[InstanceView, ...] = ()
         self.candidates: Candidates = ()
+        self.all = False  # whether all instances are candidates
+        self.used: Sequence[UsedBlocks] = ()  # the blocks in use, and their columns in `used_signals`
+        self.used_signals: list[list[int]] = []
         self.names: list[str] = []
         self.number = self.log.sets.number(())  # number of the current candidate set in `log.sets`
         self.own = not context.indexes
         self.index = context.hidden_index() if self.own else context.indexes[0]
         self.log.views, self.log.block_tokens = views, self.index.block_tokens
-        names = recorded_signals(reported)
+        names = recorded_signals({*reported, *self.log.known})
         self.getters: list[Callable[[InstanceView], Any]] = [attrgetter(name) for name in names if name != "tier_used"]
         stores: list[str] = []
         if "tier_used" in names:
@@ -291,7 +208,17 @@ class RouterJournal:
             self.instances, self.candidates = instances, tuple([view.index for view in instances])
             self.number = log.sets.number(self.candidates)
             self.names = [view.id for view in instances]
+            self.all = self.candidates == self.all_places
+            self.used = ()
         matches = self.index.matches(request.path)
+        signals = [list(map(getter, instances)) for getter in self.getters]
+        if log.used is not None and log.unseen:
+            used = log.used(now_ps)
+            if used is not self.used:  # with polled signals, the same object until the next poll
+                self.used = used
+                among = used if self.all else [used[index] for index in self.candidates]
+                self.used_signals = [list(map(getter, among)) for getter in log.unseen]
+            signals += self.used_signals
         log.take(
             request.id,
             now_ps,
@@ -301,8 +228,8 @@ class RouterJournal:
             priority.score if route.priority is None else route.priority,
             route.reason,
             self.number,
-            [list(map(getter, instances)) for getter in self.getters],
-            matches if self.candidates == self.all_places else [matches[index] for index in self.candidates],
+            signals,
+            matches if self.all else [matches[index] for index in self.candidates],
             request.prompt_tokens,
             request.path.keys[0] & LARGEST_KEY if request.path.keys else 0,
         )
@@ -322,7 +249,7 @@ class RouterJournal:
         return place
 
 
-def _store_used(store: str, view: InstanceView) -> int:
+def _store_used(store: str, view: InstanceView | UsedBlocks) -> int:
     return view.tier_used.get(store, -1)
 
 

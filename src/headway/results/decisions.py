@@ -2,7 +2,7 @@
 router knew about the candidates."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol, overload
 
 import msgspec
@@ -131,6 +131,8 @@ class Rows(Protocol):
 
     def __getitem__(self, place: int, /) -> Decision: ...
 
+    def __iter__(self) -> Iterator[Decision]: ...
+
     def choices(self) -> Iterable[tuple[int, int]]:
         """Yield the request and the number of candidates of each decision."""
 
@@ -154,6 +156,9 @@ class Decisions(Sequence[Decision]):
         if isinstance(place, slice):
             return [self._rows[row] for row in range(len(self))[place]]
         return self._rows[range(len(self))[place]]
+
+    def __iter__(self) -> Iterator[Decision]:
+        return iter(self._rows)
 
     def choices(self) -> Iterable[tuple[int, int]]:
         """Return the request and the number of candidates of each decision, without building the decisions."""

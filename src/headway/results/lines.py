@@ -105,6 +105,9 @@ class DecisionFile:
     def __getitem__(self, place: int, /) -> Decision:
         return self._read(place, self.decoder)
 
+    def __iter__(self) -> Iterator[Decision]:
+        return map(self.__getitem__, range(len(self)))
+
     def choices(self) -> Iterator[tuple[int, int]]:
         for place in range(len(self)):
             choice = self._read(place, self.choice)

@@ -159,10 +159,11 @@ class Occupancy:
         first, handed = requests.first_token_ps[row], requests.handed_ps[row]
         computed = handed if handed >= 0 else first if first >= 0 else end
         left = min(self._left_ps[row], end)
+        entered = left + requests.loading_ps[row] + requests.ready_ps[row]
         if part in QUEUED:
-            return home, requests.enqueued_ps[row], left
+            return home, requests.enqueued_ps[row], entered if requests.ready_ps[row] else left
         if part == "prefill":
-            return home, left, computed
+            return home, entered, computed
         return instance, computed, end
 
     def blame(self, row: int, shares: Mapping[str, float], group: Group) -> float:

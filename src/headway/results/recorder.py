@@ -61,6 +61,11 @@ class RequestColumns:
     preempted_ps: Annotated[Numbers, "q", 0]  # time from the last token before each preemption to the next token
     # Time before the first token in which the request waited for blocks from tiers below the GPU.
     loading_ps: Annotated[Numbers, "q", 0]
+    # Time before the first token between the end of such a wait and the entry into the batch.
+    ready_ps: Annotated[Numbers, "q", 0]
+    # Time before the first token in which the request waited again, because its blocks were taken away.
+    interrupted_ps: Annotated[Numbers, "q", 0]
+    joined_ps: Annotated[Numbers, "q", -1]  # when a disaggregated request entered the batch of its decode instance
 
     names: dict[str, dict[str, int]]  # column of strings -> the code of each string
 

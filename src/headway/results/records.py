@@ -1,6 +1,6 @@
 """The records of a run other than requests and decisions: one struct per line of a file."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
 from msgspec import Struct, json
@@ -47,6 +47,13 @@ class Thrash(Struct, frozen=True, gc=False):
     request: int
     tier: str
     blocks: int
+
+
+class UsedBlocks(Struct):
+    """The KV blocks in use at an instance when a decision is recorded: on the GPU, and in each store below it."""
+
+    kv_used: int = 0
+    tier_used: Mapping[str, int] = {}
 
 
 class Batch(Struct, frozen=True, tag_field="event", tag="batch"):

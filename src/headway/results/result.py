@@ -14,6 +14,7 @@ from headway.results import store
 from headway.results.checks import verify
 from headway.results.decisions import Decisions, PriorityRecord
 from headway.results.findings import find
+from headway.results.garbage import collecting_seldom
 from headway.results.metrics import summarise
 from headway.results.recorder import InstanceStats, Recorder, RunFacts, ScaleRecord, StateChange
 from headway.results.records import (
@@ -160,9 +161,12 @@ class Result(Displayed):
     def save(self, folder: str | Path) -> list[str]:
         """Write the run into a folder that `load` reads (see `results.store`), and return the names of its files."""
         lists = {name: getattr(self, name) for name in store.LISTS if name != "findings"}
-        lists["findings"] = self.findings()
-        run = store.RunFiles(self.scenario, self._summary, self.requests, lists, self.decisions, self.key(), self.trace)
-        store.write(folder, run)
+        with collecting_seldom():
+            lists["findings"] = self.findings()
+            run = store.RunFiles(
+                self.scenario, self._summary, self.requests, lists, self.decisions, self.key(), self.trace
+            )
+            store.write(folder, run)
         return run.files()
 
     def columns(self) -> dict[str, list[Any]]:

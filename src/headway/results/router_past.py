@@ -3,23 +3,28 @@ computed from the columns of the requests, so neither a run nor a gateway has to
 
 The definitions are those of the views (`Totals`, `TenantView`, `Recent`), but over all routers of the run. The request
 that is being routed is neither queued nor in flight.
+
+Many decisions are computed at a time. Most work is done by C functions over lists, because a run may have millions of
+decisions.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
-from typing import Final
+from itertools import accumulate, chain, repeat
+from operator import neg, sub
+from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
 
 from headway.results.table import Table
-from headway.types import NEVER, PS_PER_SECOND
+from headway.types import PS_PER_SECOND
 from headway.views.cluster import SHORT_PS, is_burst
 from headway.views.window import WINDOW_PS
 
 HIT_REQUESTS: Final = 100  # number of requests that the hit rate covers, as the signal `hit_rate` defines it
+Value = TypeVar("Value")
 
 
 class RouterState(Struct, frozen=True, gc=False):
@@ -42,71 +47,69 @@ class TenantState(Struct, frozen=True, gc=False):
     burst: bool  # whether the tenant sends far more than its mean rate
 
 
-class RecentSum(Struct, eq=False, gc=False):
-    """Amounts over time: sorted times, and the sum of all amounts up to each of them. `total` and `mean_s` belong to
-    the window that a decision asked for last. They are also valid for every window that ends at or after `since`, but
-    before `until`."""
+class Steps(Struct, Generic[Value], eq=False, gc=False):
+    """A value that changes at certain times. `values` has one entry more than `times`: its first entry is the value
+    before the first change."""
 
     times: list[int]
-    sums: list[int]
-    since: int = 0
-    until: int = 0
-    total: int = 0
-    mean_s: float | None = None  # mean of the amounts in the window, in seconds; None if the window has no amounts
+    values: list[Value]
 
-    @classmethod
-    def of(cls, amounts: list[tuple[int, int]]) -> RecentSum:
-        amounts.sort()
-        times = [at for at, _ in amounts]
-        return cls([-NEVER, *times, NEVER], [0, 0, *accumulate(amount for _, amount in amounts)])
-
-    def look(self, now_ps: int) -> RecentSum:
-        """Set `total` and `mean_s` to those of the window that ends now, and return this object."""
-        times, sums = self.times, self.sums
-        end = bisect_right(times, now_ps)
-        begin = bisect_right(times, now_ps - WINDOW_PS, 0, end)
-        self.total = sums[end] - sums[begin]
-        self.mean_s = self.total / ((end - begin) * PS_PER_SECOND) if end > begin else None
-        self.since = max(times[end - 1], times[begin - 1] + WINDOW_PS)
-        self.until = min(times[end], times[begin] + WINDOW_PS)
-        return self
+    def at(self, now_ps: Sequence[int]) -> list[Value]:
+        """Return the value at each of these times, which must not decrease. Changes at a time include that time."""
+        times = self.times
+        first = bisect_right(times, now_ps[0])
+        last = bisect_right(times, now_ps[-1], first)
+        # for each change in this stretch: the index of the first of these times that it includes
+        changes = [*map(bisect_left, repeat(now_ps), times[first:last]), len(now_ps)]
+        counts = map(sub, changes, chain((0,), changes))
+        return list(chain.from_iterable(map(repeat, self.values[first : last + 1], counts)))
 
 
-class RecentHits(Struct, eq=False, gc=False):
-    """The requests that started at an instance: sorted times, and the sums of cached and of all prompt tokens up to
-    each of them. `share` is valid after `since`, up to and including `until`."""
+def sums_in_window(amounts: list[tuple[int, int]]) -> tuple[list[int], list[int], list[int]]:
+    """Return how the amounts in a sliding window change: the times of the changes, the sum from each of them on, and
+    the number of amounts. `amounts` are pairs of time and amount."""
+    amounts.sort()
+    times = [at for at, _ in amounts]
+    times += [at + WINDOW_PS for at in times]  # each amount enters the window, and then leaves it
+    more = [amount for _, amount in amounts]
+    more += map(neg, more[:])
+    order = sorted(range(len(times)), key=times.__getitem__)
+    changes = list(map(times.__getitem__, order))
+    counts = accumulate(map(([1] * len(amounts) + [-1] * len(amounts)).__getitem__, order))
+    return changes, list(accumulate(map(more.__getitem__, order))), list(counts)
 
-    times: list[int]
-    cached: list[int]
-    tokens: list[int]
-    since: int = 0
-    until: int = 0
-    share: float = 0.0
 
-    @classmethod
-    def of(cls, starts: list[tuple[int, int, int]]) -> RecentHits:
-        starts.sort()
-        cached, tokens = (list(accumulate((each[place] for each in starts), initial=0)) for place in (1, 2))
-        return cls([at for at, *_ in starts], cached, tokens)
+def mean_seconds(amounts: list[tuple[int, int]]) -> Steps[float | None]:
+    """Return the mean of the amounts in a sliding window, in seconds; None while the window has no amounts."""
+    changes, sums, counts = sums_in_window(amounts)
+    means = [total / (count * PS_PER_SECOND) if count else None for total, count in zip(sums, counts, strict=True)]
+    return Steps(changes, [None, *means])
 
-    def look(self, now_ps: int) -> float:
-        """Return the fraction of prompt tokens that the last requests before now found cached. Requests that start now
-        do so after the decision."""
-        end = bisect_left(self.times, now_ps)
+
+def hit_rate(starts: list[tuple[int, int, int]]) -> Steps[float]:
+    """Return the fraction of prompt tokens that the last requests at an instance found cached. `starts` has the time,
+    the cached tokens and the prompt tokens of each. Requests that start now do so after the decision."""
+    starts.sort()
+    cached, tokens = (list(accumulate((each[place] for each in starts), initial=0)) for place in (1, 2))
+    rates = [0.0]
+    for end in range(1, len(starts) + 1):
         begin = max(0, end - HIT_REQUESTS)
-        self.since = self.times[end - 1] if end else -NEVER
-        self.until = self.times[end] if end < len(self.times) else NEVER
-        tokens = self.tokens[end] - self.tokens[begin]
-        self.share = (self.cached[end] - self.cached[begin]) / tokens if tokens else 0.0
-        return self.share
+        count = tokens[end] - tokens[begin]
+        rates.append((cached[end] - cached[begin]) / count if count else 0.0)
+    return Steps([at + 1 for at, *_ in starts], rates)
+
+
+NO_LATENCY: Final = Steps[float | None]([], [None])
+NO_HITS: Final = Steps([], [0.0])
 
 
 class Arrivals(Struct):
-    """The requests of one tenant: rows and times of arrival; (time, row) of admissions; ends of admitted requests."""
+    """The requests of one tenant: rows and times of arrival; admissions, as `RouterPast.turn` numbers them; ends of
+    admitted requests."""
 
     rows: list[int] = []
     times: list[int] = []
-    admitted: list[tuple[int, int]] = []
+    admitted: list[int] = []
     ended: list[int] = []
 
 
@@ -117,10 +120,9 @@ class RouterPast:
 
     def __init__(self, requests: Table, decided: Sequence[int], queues: bool) -> None:
         self.queues = queues
-        names = ("arrival_ps", "admitted_ps", "first_token_ps", "finished_ps", "output_tokens", "instance")
-        columns = [requests.column(name) for name in names]
-        self.arrival, self.admitted, *_ = columns
-        self.tenant, self.slo_class = requests.column("tenant"), requests.column("slo_class")
+        self.count = len(requests)
+        self.arrival, self.admitted = list(requests.column("arrival_ps")), requests.column("admitted_ps")
+        self.tenant, self.slo_class = list(requests.column("tenant")), requests.column("slo_class")
         self.again: set[int] = set()  # indices of the decisions on requests that had been sent before
         self.sent_before: list[int] = []  # for each decision: number of other requests that had been sent
         routed: set[int] = set()
@@ -129,105 +131,141 @@ class RouterPast:
                 self.again.add(place)
             self.sent_before.append(len(routed))
             routed.add(row)
+        self._read_ends(requests, routed)
+        self._read_latencies(requests)
+
+    def _read_ends(self, requests: Table, routed: set[int]) -> None:
         ends: list[tuple[int, int]] = []
         self.left: list[int] = []  # end times of admitted requests that were never sent
         self.tenants: dict[str, Arrivals] = {}
-        firsts: dict[int, list[tuple[int, int]]] = {}
-        steps: dict[int, list[tuple[int, int]]] = {}
-        outcome = requests.column("outcome")
-        for row, (came, let_in, began, end, count, index) in enumerate(zip(*columns, strict=True)):
-            arrivals = self.tenants.get(self.tenant[row])
-            if arrivals is None:
-                arrivals = self.tenants[self.tenant[row]] = Arrivals()
-            arrivals.rows.append(row)
-            arrivals.times.append(came)
+        columns = [requests.column(name) for name in ("finished_ps", "output_tokens")]
+        rows = zip(self.tenant, self.arrival, self.admitted, *columns, strict=True)
+        for row, (name, came, let_in, end, count) in enumerate(rows):
+            own = self.tenants.get(name)
+            if own is None:
+                own = self.tenants[name] = Arrivals()
+            own.rows.append(row)
+            own.times.append(came)
             if let_in >= 0:
-                arrivals.admitted.append((let_in, row))
+                own.admitted.append(self.turn(let_in, row))
                 if end >= 0:
-                    arrivals.ended.append(end)
+                    own.ended.append(end)
             if end >= 0 and row in routed:
                 ends.append((end, count))
             elif end >= 0 and let_in >= 0:
                 self.left.append(end)
+        self.left.sort()
+        for own in self.tenants.values():
+            own.admitted.sort()
+            own.ended.sort()
+        self.let_in = sorted(chain.from_iterable(own.admitted for own in self.tenants.values()))
+        self.ended = sorted(end for end, _ in ends)
+        changes, sums, _ = sums_in_window(ends)
+        self.throughput = Steps(changes, [0.0, *(total * PS_PER_SECOND / WINDOW_PS for total in sums)])
+
+    def _read_latencies(self, requests: Table) -> None:
+        firsts: dict[int, list[tuple[int, int]]] = {}
+        steps: dict[int, list[tuple[int, int]]] = {}
+        starts: dict[int, list[tuple[int, int, int]]] = {}
+        names = (
+            "first_token_ps", "finished_ps", "output_tokens", "outcome", "instance", "prefill_instance", "started_ps",
+            "cached_tokens", "prompt_tokens",
+        )  # fmt: skip
+        rows = zip(self.arrival, *map(requests.column, names), strict=True)
+        for came, began, end, count, outcome, index, prefill, started, cached, tokens in rows:
             if began >= 0:
                 firsts.setdefault(index, []).append((began, began - came))
-                if count > 1 and outcome[row] == "completed":
+                if count > 1 and outcome == "completed":
                     steps.setdefault(index, []).append((end, (end - began) // (count - 1)))
-        self.left.sort()
-        for arrivals in self.tenants.values():
-            arrivals.admitted.sort()
-            arrivals.ended.sort()
-        self.let_in = sorted(pair for arrivals in self.tenants.values() for pair in arrivals.admitted)
-        self.ended = sorted(end for end, _ in ends)
-        self.output = RecentSum.of(ends)
-        self.ttft = {index: RecentSum.of(amounts) for index, amounts in firsts.items()}
-        self.tpot = {index: RecentSum.of(amounts) for index, amounts in steps.items()}
-        starts: dict[int, list[tuple[int, int, int]]] = {}
-        started_at = ("instance", "prefill_instance", "started_ps", "cached_tokens", "prompt_tokens")
-        for at, prefill, started, cached, tokens in zip(*map(requests.column, started_at), strict=True):
             if started >= 0:
-                starts.setdefault(at if prefill < 0 else prefill, []).append((started, cached, tokens))
-        self.hits = {index: RecentHits.of(each) for index, each in starts.items()}
+                starts.setdefault(index if prefill < 0 else prefill, []).append((started, cached, tokens))
+        self.recent = {  # the signals of each instance
+            "recent_ttft": {index: mean_seconds(amounts) for index, amounts in firsts.items()},
+            "recent_tpot": {index: mean_seconds(amounts) for index, amounts in steps.items()},
+        }
+        self.hits = {index: hit_rate(each) for index, each in starts.items()}
 
-    def states(self, place: int, row: int, now_ps: int) -> tuple[RouterState, TenantState]:
-        """Return the state of the routers and of the request's tenant at a decision."""
-        arrival = self.arrival
-        again = place in self.again
+    def turn(self, at_ps: int, row: int) -> int:
+        """Return a number that orders events by time and then by request."""
+        return at_ps * self.count + row
+
+    def states(
+        self, places: Sequence[int], rows: Sequence[int], now_ps: Sequence[int]
+    ) -> tuple[list[RouterState], list[TenantState]]:
+        """Return the states of the routers and of the requests' tenants at decisions, in order of time. `places` are
+        the indices of the decisions, `rows` their requests."""
+        arrival, admitted, count = self.arrival, self.admitted, self.count
+        again = list(map(self.again.__contains__, places))
         if self.queues:
-            seen, before = bisect_right(arrival, now_ps), (now_ps + 1, -1)
+            seen = list(map(bisect_right, repeat(arrival), now_ps))
+            before = [(now + 1) * count for now in now_ps]
         else:  # requests with the same arrival time but a later row have not arrived yet
-            seen, before = max(bisect_left(arrival, now_ps), row + 1), (now_ps, row)
+            firsts = map(bisect_left, repeat(arrival), now_ps)
+            seen = [first if first > row else row + 1 for first, row in zip(firsts, rows, strict=True)]
+            before = [now * count + row for now, row in zip(now_ps, rows, strict=True)]
         # whether the request had been admitted before this decision, so that the counts of admissions include it
-        waited = again or -1 < self.admitted[row] < before[0]
-        begin_ps = now_ps - WINDOW_PS
-        inflight = self.sent_before[place] - bisect_right(self.ended, now_ps) - again
-        queued = bisect_left(self.let_in, before) - self.sent_before[place] - bisect_right(self.left, now_ps)
-        router = RouterState(
-            inflight=inflight,
-            queued=max(0, queued - (waited and not again)),
-            rate=(seen - bisect_right(arrival, begin_ps)) * PS_PER_SECOND / WINDOW_PS,
-            throughput=self.output.look(now_ps).total * PS_PER_SECOND / WINDOW_PS,
-        )
-        name = self.tenant[row]
-        own = self.tenants[name]
-        count = bisect_left(own.rows, seen)
-        recent = count - bisect_right(own.times, begin_ps, 0, count)
-        short = count - bisect_right(own.times, now_ps - SHORT_PS, 0, count)
-        tenant = TenantState(
-            name=name,
-            slo_class=self.slo_class[row],
-            requests=count,
-            active=bisect_left(own.admitted, before) - bisect_right(own.ended, now_ps) - waited,
-            rate=recent * PS_PER_SECOND / WINDOW_PS,
-            burst=is_burst(short, recent, now_ps - own.times[0]),
-        )
-        return router, tenant
+        last = 1 if self.queues else 0
+        waited = [more or -1 < admitted[row] < now + last for more, row, now in zip(again, rows, now_ps, strict=True)]
+        begins = [now - WINDOW_PS for now in now_ps]
+        routers = [
+            RouterState(
+                inflight=sent - ended - more,
+                queued=queued if (queued := let_in - sent - left - (late and not more)) > 0 else 0,
+                rate=(all_seen - old) * PS_PER_SECOND / WINDOW_PS,
+                throughput=throughput,
+            )
+            for sent, ended, more, let_in, left, late, all_seen, old, throughput in zip(
+                map(self.sent_before.__getitem__, places),
+                map(bisect_right, repeat(self.ended), now_ps),
+                again,
+                map(bisect_left, repeat(self.let_in), before),
+                map(bisect_right, repeat(self.left), now_ps),
+                waited,
+                seen,
+                map(bisect_right, repeat(arrival), begins),
+                self.throughput.at(now_ps),
+                strict=True,
+            )
+        ]
+        return routers, self._tenants(rows, now_ps, seen, before, waited)
 
-    def recent(self, name: str, candidates: Sequence[int], now_ps: int) -> list[float | None]:
-        """Return the signal `recent_ttft` or `recent_tpot` of each candidate."""
-        of_instance = (self.ttft if name == "recent_ttft" else self.tpot).get
-        means: list[float | None] = []
-        for index in candidates:
-            recent = of_instance(index)
-            if recent is None:
-                means.append(None)
-            elif recent.since <= now_ps < recent.until:
-                means.append(recent.mean_s)
-            else:
-                means.append(recent.look(now_ps).mean_s)
-        return means
+    def _tenants(
+        self, rows: Sequence[int], now_ps: Sequence[int], seen: list[int], before: list[int], waited: list[bool]
+    ) -> list[TenantState]:
+        names = list(map(self.tenant.__getitem__, rows))
+        owns = list(map(self.tenants.__getitem__, names))
+        times = [own.times for own in owns]
+        counts = list(map(bisect_left, [own.rows for own in owns], seen))
+        begins, shortly = [now - WINDOW_PS for now in now_ps], [now - SHORT_PS for now in now_ps]
+        return [
+            TenantState(
+                name=name,
+                slo_class=slo_class,
+                requests=count,
+                active=let_in - ended - late,
+                rate=(count - old) * PS_PER_SECOND / WINDOW_PS,
+                burst=is_burst(count - older, count - old, now - own[0]),
+            )
+            for name, slo_class, count, let_in, ended, late, old, older, now, own in zip(
+                names,
+                map(self.slo_class.__getitem__, rows),
+                counts,
+                map(bisect_left, [own.admitted for own in owns], before),
+                map(bisect_right, [own.ended for own in owns], now_ps),
+                waited,
+                map(bisect_right, times, begins, repeat(0), counts),
+                map(bisect_right, times, shortly, repeat(0), counts),
+                now_ps,
+                times,
+                strict=True,
+            )
+        ]
 
-    def hit_rates(self, candidates: Sequence[int], now_ps: int) -> list[float]:
-        """Return the fraction of prompt tokens found cached at each candidate, by the requests that started last. A
-        request counts at the instance that computed its prompt at last. If no request started, the list
-        is empty."""
-        if not self.hits:
-            return []
-        rates = []
-        for index in candidates:
-            hits = self.hits.get(index)
-            if hits is None:
-                rates.append(0.0)
-            else:
-                rates.append(hits.share if hits.since < now_ps <= hits.until else hits.look(now_ps))
-        return rates
+    def recent_of(self, signal: str, instance: int, now_ps: Sequence[int]) -> list[float | None]:
+        """Return the signal `recent_ttft` or `recent_tpot` of an instance at these times."""
+        return self.recent[signal].get(instance, NO_LATENCY).at(now_ps)
+
+    def hit_rates(self, instance: int, now_ps: Sequence[int]) -> list[float]:
+        """Return the fraction of prompt tokens found cached at an instance, by the requests that started last. A
+        request counts at the instance that computed its prompt at last."""
+        return self.hits.get(instance, NO_HITS).at(now_ps)

@@ -54,6 +54,9 @@ class Row(Struct, forbid_unknown_fields=True, omit_defaults=True):
     loaded_from: str = ""  # slowest tier below the GPU (cpu or storage) from which blocks were loaded; empty if none
     preempted_ps: int = 0
     loading_ps: int = 0
+    ready_ps: int = 0
+    interrupted_ps: int = 0
+    joined_ps: int = -1
 
 
 COLUMNS = Row.__struct_fields__

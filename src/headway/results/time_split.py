@@ -2,13 +2,16 @@
 
 The parts of a request add up to its time from arrival to its end, or to the end of the run if it is still in flight. A
 request that moved between instances while running is an exception: only its time at the router and the rest are known.
+
+A request waits in the queue before its first turn, and also if its blocks have arrived, from a tier or from another
+instance, but it cannot enter the batch yet. After a preemption, its wait is part of the preemption.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from headway.results.recorder import RequestColumns
+from headway.results.recorder import COMPLETED, RequestColumns
 from headway.results.records import LIMITS, QueueLimit
 from headway.results.waits import Waits
 
@@ -19,6 +22,7 @@ PARTS: Final = ("router", *QUEUED, "load", "prefill", "preemption", "transfer_wa
 COLUMNS: Final = (
     "arrival_ps", "routed_ps", "enqueued_ps", "started_ps", "first_token_ps", "handed_ps", "transfer_ps",
     "transferred_ps", "finished_ps", "prefill_instance", "instance", "redirects", "preempted_ps", "loading_ps",
+    "ready_ps", "interrupted_ps", "joined_ps", "outcome",
 )  # fmt: skip
 
 
@@ -54,7 +58,7 @@ class LimitTimes:
 
 class TimeSplit:
     def __init__(self, requests: RequestColumns, limits: Iterable[QueueLimit], ended_ps: int) -> None:
-        self.requests = requests
+        self.columns = [getattr(requests, name) for name in COLUMNS]
         self.ended_ps = ended_ps
         self.left_ps = Waits(requests, ended_ps).left_ps
         self.limits: dict[int, LimitTimes] = {}
@@ -64,9 +68,8 @@ class TimeSplit:
     def total(self, rows: Sequence[int]) -> dict[str, int]:
         """Return the time of these requests in each part, in picoseconds. Parts without time are left out."""
         sums = dict.fromkeys(PARTS, 0)
-        columns = [getattr(self.requests, name) for name in COLUMNS]
         for row in rows:
-            for part, time in self._parts(row, *(column[row] for column in columns)):
+            for part, time in self._parts(row, *[column[row] for column in self.columns]):
                 sums[part] += time
         return {part: time for part, time in sums.items() if time}
 
@@ -76,7 +79,8 @@ class TimeSplit:
 
     def _parts(
         self, row: int, arrival: int, routed: int, enqueued: int, started: int, first: int, handed: int, begun: int,
-        arrived: int, finished: int, prefill: int, instance: int, moved: int, preempted: int, loading: int,
+        arrived: int, finished: int, prefill: int, instance: int, moved: int, preempted: int, loading: int, ready: int,
+        interrupted: int, joined: int, outcome: int,
     ) -> list[tuple[str, int]]:  # fmt: skip
         end = finished if finished >= 0 else self.ended_ps
         if enqueued < 0:  # the request never reached an instance
@@ -85,17 +89,23 @@ class TimeSplit:
         if moved:
             return [*parts, ("moved", end - enqueued)]
         left = min(self.left_ps[row], end)
-        parts += self._wait(prefill if prefill >= 0 else instance, enqueued, left)
+        home = prefill if prefill >= 0 else instance
+        parts += self._wait(home, enqueued, left)
         if started < 0:
             return parts
         computed = handed if handed >= 0 else first if first >= 0 and prefill < 0 else end
-        parts += [("load", loading), ("prefill", computed - left - loading)]
+        parts.append(("load", loading))
+        if ready:
+            parts += self._wait(home, left + loading, left + loading + ready)
+        parts.append(("prefill", computed - left - loading - ready - interrupted))
         if handed >= 0:
             sent = begun if begun >= 0 else end
-            there = arrived if arrived >= 0 else end
-            parts += [("transfer_wait", sent - handed), ("transfer", max(0, there - sent))]
-            computed = max(there, sent)
-        return [*parts, ("preemption", preempted), ("decode", end - computed - preempted)]
+            there = max(sent, arrived if arrived >= 0 else end)
+            # A request that completed has joined; folders of older versions do not have the time.
+            computed = joined if joined >= 0 else there if outcome == COMPLETED else end
+            parts += [("transfer_wait", sent - handed), ("transfer", there - sent)]
+            parts += self._wait(instance, there, computed)
+        return [*parts, ("preemption", interrupted + preempted), ("decode", end - computed - preempted)]
 
     def _wait(self, instance: int, begin: int, end: int) -> list[tuple[str, int]]:
         times = self.limits.get(instance)

@@ -172,8 +172,8 @@ class Instance:
     def go_idle(self, now: int) -> None:
         """Wait for requests, because there is nothing to do."""
         self.rest(now)
-        if self.blocks.reports:
-            self.view.kv_used = self.cache.held
+        if (report := self.blocks.report) is not None:
+            report.kv_used = self.cache.held
 
     def finish_run(self, now: int) -> None:
         """End the run: count its tokens, report first tokens, release finished requests."""
@@ -207,8 +207,8 @@ class Instance:
         if run.chunks:
             for job, want in run.chunks:
                 self.advance(job, want * length, now)
-        if blocks.reports:
-            self.view.kv_used = cache.held
+        if blocks.report is not None:
+            blocks.report.kv_used = cache.held
             blocks.reported_to = NEVER
 
     def log_resumed(self) -> None:
@@ -405,13 +405,14 @@ class Instance:
             return False
         job.expired = job.between_steps = True
         self.drop(job)
-        if self.blocks.reports:
-            self.view.kv_used = self.cache.held
+        if (report := self.blocks.report) is not None:
+            report.kv_used = self.cache.held
         return True
 
     def withdraw(self, job: Job, now: int) -> None:
         if self.ahead is not None:
             async_steps.settle(self, now)
+        self.scheduler.end_wait(job, now)
         if self.ahead is not None and self.ahead.forget(job):
             pass
         elif job.ticket in self.queue.waiting:
@@ -437,8 +438,8 @@ class Instance:
         held = self.cache.held
         self.loader.drop(job, now)
         self.scheduler.stir()
-        if self.blocks.reports:
-            self.view.kv_used -= held - self.cache.held
+        if (report := self.blocks.report) is not None:
+            report.kv_used -= held - self.cache.held
         self.settle_stores(now)
 
     def on_loaded(self, job: Job, now: int) -> bool:
@@ -464,8 +465,8 @@ class Instance:
         self.blocks.note_peak()
         held = self.cache.held
         removed = self.part_with(job, now)
-        if self.blocks.reports:
-            self.view.kv_used -= held - self.cache.held
+        if (report := self.blocks.report) is not None:
+            report.kv_used -= held - self.cache.held
         self.scheduler.stir()
         if self.tiers is not None:
             self.settle_stores(now)

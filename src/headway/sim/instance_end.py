@@ -48,10 +48,12 @@ def vacate(instance: Instance, now: int) -> list[Job]:
         instance.tiers.tell_places(now, left)
     instance.view.queued = instance.view.running = 0
     scheduler.note_empty(now)
-    if instance.blocks.reports:
-        instance.view.kv_used = instance.cache.held
+    if instance.blocks.report is not None:
+        instance.blocks.report.kv_used = instance.cache.held
         instance.blocks.reported_to = NEVER
     instance.rest(now)
+    for job in jobs:
+        job.waits_from = -1
     jobs.sort(key=lambda job: job.ticket.number)
     return jobs
 
@@ -118,6 +120,7 @@ def stop_instance(instance: Instance, now: int) -> None:
         for job, want in run.chunks:
             instance.count_prefill(job, job.computed + want * (begun - 1))
     for job in [*batch.running, *loader.loading, *loader.ready, *instance.queue.waiting.values()]:
+        instance.scheduler.end_wait(job, now)
         if job.ends_at_step >= 0:
             job.generated = batch.generated(job)
             batch.count_drafts(job)

@@ -53,6 +53,8 @@ class Job:
         "started",
         "swapped",
         "ticket",
+        "waits_from",
+        "was_ready",
         "withdrawn",
     )
 
@@ -98,6 +100,8 @@ class Job:
         self.gaps: list[tuple[array[int], int, int]] = []  # (log, start, end) of each range with gaps of the request
         self.holds: list[Hold] = []  # ranges of the request's blocks whose content is in the prefix cache
         self.released = 0  # number of leading blocks that sliding windows have left behind, as of the last change
+        self.waits_from = -1  # since when the request waits outside the batch after its first turn; -1 if it does not
+        self.was_ready = False  # whether its blocks had arrived when this wait began; otherwise they were taken away
         self.order = 0  # sequence number of the request's last entry into the batch; 0 before the first entry
         self.ends_at_step = -1  # step count of the instance at the request's last token; -1 if it does not decode
 

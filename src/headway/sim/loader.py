@@ -93,6 +93,7 @@ class Loader:
         load = self.loading.pop(job)
         start, end = load.start, load.end
         self.ready.append(job)
+        job.waits_from, job.was_ready = now, True
         if job.awaits is not None:
             self.blocks.offer(job, job.known // self.size, now, LATER)
             job.resumes = job.awaits.first_token

@@ -99,8 +99,8 @@ class Lockstep:
             run = rank.run
             run.start, run.first, run.increment, run.length, run.end = now, first, increment, steps, end
             rank.blocks.taken_steps = 1
-            if rank.blocks.reports:
-                rank.blocks.report_run()
+            if rank.blocks.report is not None:
+                rank.blocks.report_run(rank.blocks.report)
         return end
 
     def finish_run(self, now: int) -> None:

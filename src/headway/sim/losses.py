@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from headway.sim.dispatcher import Dispatcher
 
 MOST_REDIRECTS: Final = 1000  # maximum number of redirects per request; with more, the request would never end
-APART = ("prefill_instance", "handed_ps", "transfer_ps", "transferred_ps")
-AFRESH = ("routed_ps", "started_ps", "first_token_ps", "enqueued_ps", *APART)  # columns that a retry resets
+APART = ("prefill_instance", "handed_ps", "transfer_ps", "transferred_ps", "joined_ps")
+# Columns that a retry resets: to -1, and to 0.
+AFRESH = ("routed_ps", "started_ps", "first_token_ps", "enqueued_ps", "loaded_from", *APART)
+EMPTIED = ("loaded_tokens", "cached_tokens", "preempted_ps", "loading_ps", "ready_ps", "interrupted_ps")
 
 
 class Losses:
@@ -154,7 +156,8 @@ class Losses:
         recorder.lost_tokens += job.generated
         for column in AFRESH:
             getattr(recorder, column)[row] = -1
-        recorder.loaded_tokens[row] = recorder.cached_tokens[row] = 0
+        for column in EMPTIED:
+            getattr(recorder, column)[row] = 0
         fresh = Job(job.request, job.output_tokens, job.output_key, dispatcher.block_tokens, job.counted)
         self.again(now, fresh, Priority(flight.priority, flight.hints))
 

@@ -5,7 +5,8 @@ inside a run (KV use, busy fraction, power) are computed before each decision. I
 router have separate views, and the router's view shows the values of the last tick that has reached it.
 
 A value that varies inside a run is maintained only if a policy declares that it reads this value. Otherwise the value
-is hidden, so that reading it raises an error.
+is hidden, so that reading it raises an error. If decisions are recorded, the use of the KV cache and of the stores is
+also maintained for the record, where policies cannot see it.
 """
 
 from collections import deque
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from headway.policies.registry import entry_of
+from headway.results.records import UsedBlocks
 from headway.scenario.scenario import SignalSpec
 from headway.sim.front_end import EngineView, FrontEnd
 from headway.sim.instance import Instance
@@ -34,9 +36,11 @@ TIER_SIGNALS = ("tier_used", "offload_rate", "reload_rate")
 class Signals:
     """Fresh signals: they show the current state of the instances."""
 
-    def __init__(self, instances: list[Instance], policies: list[Any], scalers: Sequence[Any] = ()) -> None:
+    def __init__(
+        self, instances: list[Instance], policies: list[Any], scalers: Sequence[Any] = (), recorded: bool = False
+    ) -> None:
         """`scalers` are scaling policies. If only scaling policies read KV use, it is computed only when they
-        decide."""
+        decide. `recorded` says whether decisions are recorded."""
         decides = [name for policy in policies for name in entry_of(policy).reported]
         reads = decides + [name for policy in scalers for name in entry_of(policy).reported]
         self.instances = instances
@@ -56,8 +60,17 @@ class Signals:
         maintained = {*reads, *(("busy", "watts") if self.power else ())}
         self.unwanted = [name for name in REPORTED if name not in maintained and not SIGNALS[name].always]
         self.tiers: list[tuple[Tiers, int]] = []  # stores whose signals are read, with the index of their instance
+        # The blocks in use for the record: of each instance; as the router sees them, with engines in the places of
+        # their first ranks; the engines with their ranks; and the stores whose use is recorded.
+        self.records = [UsedBlocks() for _ in instances] if recorded else []
+        self.board_records = self.records[:]
+        self.engine_records: list[tuple[UsedBlocks, list[UsedBlocks]]] = []
+        self.recorded_tiers: list[tuple[Tiers, int]] = []
+        stores = [(each.tiers, index) for index, each in enumerate(instances) if each.tiers is not None]
         if any(name in reads for name in TIER_SIGNALS):
-            self.tiers = [(each.tiers, index) for index, each in enumerate(instances) if each.tiers is not None]
+            self.tiers = stores
+        if recorded:
+            self.recorded_tiers = stores
         for tiers, _ in self.tiers:
             tiers.down, tiers.up = MoveRate(), MoveRate()
         self.vary = "kv_used" in decides or self.power or bool(self.tiers)
@@ -65,8 +78,8 @@ class Signals:
         self.counts_ends = False  # whether `on_ended` must be called
         self.kv_events: KvEvents | None = None  # set if instances report evictions to the router's prefix indexes
         self.origin = -1  # time of the first decision
-        for instance in instances:
-            instance.blocks.reports = self.kv
+        for index, instance in enumerate(instances):
+            instance.blocks.report = instance.view if self.kv else self.records[index] if recorded else None
             if self.power:
                 instance.windows = (BusyWindow(BUSY_WINDOW), BusyWindow(WATTS_WINDOW))
             if self.hits:
@@ -81,6 +94,9 @@ class Signals:
             views = self.views[first : first + len(front.ranks)]
             self.engines.append(EngineView(front.view, views, self.unwanted))
             self.vary = True
+            if self.records:
+                self.board_records[first] = UsedBlocks()
+                self.engine_records.append((self.board_records[first], self.records[first : first + len(views)]))
             for blank in self.board[first + 1 : first + len(views)]:
                 blank.hide(*self.unwanted)
 
@@ -89,11 +105,7 @@ class Signals:
         if self.kv_events is not None:
             self.kv_events.tell(now)
         if self.kv:
-            report_kv(self.blocks, now)
-            if self.lanes:
-                report_lanes(self.lanes, now)
-            for blocks in self.windowed:
-                blocks.report(now)
+            self.refresh_kv(now)
         if self.tiers:
             for tiers, index in self.tiers:
                 self.show_tiers(self.views[index], tiers, now, now + 1, None)
@@ -102,18 +114,42 @@ class Signals:
         for engine in self.engines:
             engine.show()
 
+    def refresh_kv(self, now: int) -> None:
+        report_kv(self.blocks, now)
+        if self.lanes:
+            report_lanes(self.lanes, now)
+        for blocks in self.windowed:
+            blocks.refresh_report(now)
+
+    def used_blocks(self, now: int) -> list[UsedBlocks]:
+        """Return the blocks in use at each instance that the router sees, as policies that read these signals would
+        see them now. The list is the same object until they may have changed."""
+        if not self.refresh_records(now):
+            return self.board_records
+        self.board_records = self.board_records[:]
+        if self.kv:
+            for record, view in zip(self.records, self.views, strict=True):
+                record.kv_used = view.kv_used
+        for engine, ranks in self.engine_records:
+            engine.kv_used = sum([rank.kv_used for rank in ranks])
+            engine.tier_used = {tier: sum([rank.tier_used[tier] for rank in ranks]) for tier in ranks[0].tier_used}
+        return self.board_records
+
+    def refresh_records(self, now: int) -> bool:
+        """Write the blocks in use at each instance, unless the views show KV use. Return whether they may have
+        changed since the last call."""
+        self.refresh_kv(now)
+        for tiers, index in self.recorded_tiers:
+            self.records[index].tier_used = used_of(tiers, None)
+        return True
+
     def show_tiers(self, view: InstanceView, tiers: Tiers, at: int, before: int, tick: int | None) -> None:
         """Write the use of an instance's stores to its view, and the rates at which blocks move to and from the stores.
         If `tick` is set, write the use at that tick, otherwise the current use. The rates are those of a window that
         ends at `at`, and include only moves before `before`."""
         unwanted = self.unwanted
         if "tier_used" not in unwanted:
-            view.tier_used = {
-                tier.name: tier.count_used()
-                if tick is None or tier.polled is None
-                else tier.polled.at(tick, tier.count_used())
-                for tier in tiers.tiers
-            }
+            view.tier_used = used_of(tiers, tick)
         assert tiers.down is not None and tiers.up is not None
         if "offload_rate" not in unwanted:
             view.offload_rate = tiers.down.rate(at, before)
@@ -139,6 +175,14 @@ class Signals:
         """Do nothing, because fresh signals no longer show the request."""
 
 
+def used_of(tiers: Tiers, tick: int | None) -> dict[str, int]:
+    """Return how many blocks of each store are in use: at a tick or, if `tick` is None, now."""
+    return {
+        tier.name: tier.count_used() if tick is None or tier.polled is None else tier.polled.at(tick, tier.count_used())
+        for tier in tiers.tiers
+    }
+
+
 class PolledSignals(Signals):
     """Polled signals. `views` are the router's views, which show the last tick that has reached the router."""
 
@@ -149,8 +193,9 @@ class PolledSignals(Signals):
         views: list[InstanceView],
         polling: SignalSpec,
         scalers: Sequence[Any] = (),
+        recorded: bool = False,
     ) -> None:
-        super().__init__(instances, policies, scalers)
+        super().__init__(instances, policies, scalers, recorded)
         self.vary = self.polled = True
         # Count the requests that ended since the last report only if a policy reads the reported load or this count.
         self.counts_ends = any(
@@ -162,6 +207,7 @@ class PolledSignals(Signals):
         self.polling = polling
         self.tick = 0  # time of the tick that the views show
         self.due = -1  # time at which the values of the next tick reach the router
+        self.recorded_tick = -1  # time of the tick at the last call of `used_blocks`
         # (time, view of the instance) of each request that was sent since the tick that the views show
         self.recent: deque[tuple[int, InstanceView]] = deque()
         # The requests that have ended since the tick that the views show: at the end of a step, or between two steps.
@@ -169,14 +215,14 @@ class PolledSignals(Signals):
         self.ended_in_steps: deque[tuple[int, InstanceView]] = deque()
         self.ended_between: deque[tuple[int, InstanceView]] = deque()
         self.histories: list[History] = []
-        for tiers, _ in self.tiers:
+        for tiers, _ in (*self.tiers, *self.recorded_tiers):
             for tier in tiers.tiers:
                 if tier.polled is None:
                     tier.polled = Ticks(polling.poll_interval_ps)
         for instance, view in zip(instances, views, strict=True):
-            instance.blocks.reports = False  # KV use is computed only for ticks
+            instance.blocks.report = None  # KV use is computed only for ticks
             instance.tick = 0
-            instance.history = History(polling, self.kv)
+            instance.history = History(polling, self.kv or recorded)
             self.histories.append(instance.history)
             view.hide(*self.unwanted)
 
@@ -199,6 +245,8 @@ class PolledSignals(Signals):
                 ended.popleft()[1].finished_since_report -= 1
         for tiers, owner in self.tiers:
             self.show_tiers(self.views[owner], tiers, tick, tick, tick)
+        for tiers, owner in self.recorded_tiers:
+            self.records[owner].tier_used = used_of(tiers, tick)
         for index, instance in enumerate(self.instances):
             view, was = self.views[index], self.histories[index].at(instance, tick)
             view.observed_at = tick
@@ -206,7 +254,7 @@ class PolledSignals(Signals):
             view.running = was.running
             view.adapters = was.adapters
             if was.kv is not None:
-                view.kv_used = was.kv.at(tick)
+                (view if self.kv else self.records[index]).kv_used = was.kv.at(tick)
             if self.hits:
                 view.hit_rate = was.hit_rate
             if self.power:
@@ -216,6 +264,11 @@ class PolledSignals(Signals):
                 view.watts = instance.idle_watts + instance.span_watts * share
         for engine in self.engines:
             engine.show()
+
+    def refresh_records(self, now: int) -> bool:
+        """Return whether another tick has reached the router since the last call."""
+        changed, self.recorded_tick = self.recorded_tick != self.tick, self.tick
+        return changed
 
     def on_routed(self, now: int, view: InstanceView) -> None:
         """Count a request that a router has sent, and that no tick shows yet; `view` is that router's view."""

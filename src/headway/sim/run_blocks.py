@@ -6,6 +6,7 @@ use, it is also computed before each decision.
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from headway.sim.batch import Batch
 from headway.sim.job import Job
@@ -17,10 +18,16 @@ from headway.views.instance import InstanceView
 FEW_STEPS = 6  # up to this number, counting steps one by one is faster than the formula of the run
 
 
+class KvReport(Protocol):
+    """Where the KV use of an instance is reported: the router's view, or a record that policies do not see."""
+
+    kv_used: int
+
+
 class RunBlocks:
     __slots__ = (
         "batch", "cache", "caching", "few_steps", "increment", "looked", "next_step", "peak", "phases", "prefills",
-        "reported_to", "reports", "reserves", "run", "size", "taken_steps", "view",
+        "report", "reported_to", "reserves", "run", "size", "taken_steps", "view",
     )  # fmt: skip
 
     def __init__(self, view: InstanceView, cache: KvCache, batch: Batch, run: Run, caching: bool) -> None:
@@ -37,7 +44,7 @@ class RunBlocks:
         self.reserves = view.role == "prefill"
         self.taken_steps = 0  # number of steps of the run whose blocks are allocated
         self.peak = 0  # maximum number of allocated blocks so far
-        self.reports = True  # whether KV use is reported
+        self.report: KvReport | None = view  # where KV use is reported; None: it is not reported
         # The next fields have the state at the last report of KV use.
         self.looked = 0  # number of steps begun at the last report, including those of earlier runs
         self.reported_to = NEVER  # time until which the report is valid: the start of the run's next step, or NEVER
@@ -45,10 +52,10 @@ class RunBlocks:
         self.increment = 0  # picoseconds by which each step is longer than the previous step
         self.prefills = False  # whether the run's steps compute chunks of an unfinished prefill
 
-    def report_run(self) -> None:
+    def report_run(self, report: KvReport) -> None:
         """Report the KV use at the start of the run that has just been planned."""
         run = self.run
-        self.view.kv_used = self.cache.held
+        report.kv_used = self.cache.held
         if run.length > 1:
             self.looked = self.batch.steps + 1
             self.reported_to = run.start + run.first
@@ -206,11 +213,12 @@ class RunBlocks:
 
 
 def report_kv(each: Sequence[RunBlocks], at: int) -> None:
-    """Write to every view how many blocks are allocated at time `at`, without the steps that begin at `at`. This is
-    called at every decision, so it continues from the last report: usually only a few steps have begun since then."""
+    """Report how many blocks of every instance are allocated at time `at`, without the steps that begin at `at`. This
+    is called at every decision, so it continues from the last report: usually only a few steps have begun since
+    then."""
     for blocks in each:
-        since = blocks.reported_to
-        if since >= at:
+        since, report = blocks.reported_to, blocks.report
+        if since >= at or report is None:
             continue
         looked, step, increment = blocks.looked, blocks.next_step, blocks.increment
         elapsed, size, phases = at - since, blocks.size, blocks.phases
@@ -246,7 +254,7 @@ def report_kv(each: Sequence[RunBlocks], at: int) -> None:
             steps = looked - blocks.batch.steps
             used += blocks.chunk_blocks(steps + count) - blocks.chunk_blocks(steps)
         if used:
-            blocks.view.kv_used += used
+            report.kv_used += used
         blocks.looked = looked + count
         blocks.reported_to = since
         blocks.next_step = step
@@ -255,8 +263,8 @@ def report_kv(each: Sequence[RunBlocks], at: int) -> None:
 def report_lanes(each: Sequence[RunBlocks], at: int) -> None:
     """Do the same for instances that speculate, from the formula of their runs."""
     for blocks in each:
-        run, batch = blocks.run, blocks.batch
-        if run.end < 0 or run.length == 1 or at <= run.start:
+        run, batch, report = blocks.run, blocks.batch, blocks.report
+        if run.end < 0 or run.length == 1 or at <= run.start or report is None:
             continue
         begun, counted = run.count_begun(at), blocks.taken_steps
         used = blocks.cache.held
@@ -266,4 +274,4 @@ def report_lanes(each: Sequence[RunBlocks], at: int) -> None:
             used -= batch.decode_blocks(batch.steps + begun, counted - begun)
         if batch.partial is not None:
             used += blocks.chunk_blocks(begun) - batch.partial.blocks
-        blocks.view.kv_used = used
+        report.kv_used = used

@@ -108,8 +108,8 @@ class RunPlanner:
         run.length = steps
         end = run.end = now + first if steps == 1 else now + steps * first + increment * (steps * (steps - 1) // 2)
         blocks.taken_steps = 1
-        if blocks.reports:
-            blocks.report_run()
+        if blocks.report is not None:
+            blocks.report_run(blocks.report)
         return end
 
     def plan_after_pause(self, now: int) -> int:

@@ -13,9 +13,7 @@ The phases of one instant:
 Every reader at time t sees the steps that ended at or before t.
 """
 
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from copy import copy
 from heapq import heappop, heappush
 from random import Random
@@ -30,6 +28,7 @@ from headway.policies.context import Context, Estimator
 from headway.policies.disaggregation import has_prefill
 from headway.policies.flow import NoFlow
 from headway.policies.registry import entry_of
+from headway.results.garbage import collecting_seldom
 from headway.results.recorder import IN_FLIGHT, Recorder
 from headway.sim.capacity import Capacity
 from headway.sim.clock import INDEX_BITS, MASK, Clock
@@ -50,22 +49,9 @@ TOO_LONG = (
     "The run exceeds 106 days of simulated time, the range of the clock. "
     "Set 'horizon' to stop it earlier, or check the latency model and the bandwidths of the links."
 )
-# Number of new objects between two garbage collections. It is high, because a run creates hardly any reference cycles.
-COLLECT_AFTER = 200_000
 
 Phase = Callable[[int], None]  # called with the current instant
 Progress = Callable[[int, int], None]  # called with the id of the last request that arrived, and the current instant
-
-
-@contextmanager
-def collecting_seldom() -> Iterator[None]:
-    before = gc.get_threshold()
-    if 0 < before[0] < COLLECT_AFTER:
-        gc.set_threshold(COLLECT_AFTER, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 class Simulation:
@@ -104,10 +90,13 @@ class Simulation:
             stages.append(decider)
         lengths = running(lengths, (*stages, scheduler))
         instances, scalers = self.cluster.instances, () if autoscaler is None else autoscaler.policies
+        recorded = setup.trace != "minimal"
         self.signals = (
-            PolledSignals(instances, stages, [engine.view for engine in setup.engines], setup.signals, scalers)
+            PolledSignals(
+                instances, stages, [engine.view for engine in setup.engines], setup.signals, scalers, recorded
+            )
             if setup.signals.poll_interval_ps
-            else Signals(instances, stages, scalers)
+            else Signals(instances, stages, scalers, recorded)
         )
         fronts = front_ends(setup, instances)
         self.signals.show_engines(setup, fronts.values())

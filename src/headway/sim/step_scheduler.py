@@ -207,6 +207,8 @@ class StepScheduler:
         self.stats.preemptions += 1
 
     def wait_again(self, job: Job) -> None:
+        self.end_wait(job, self.cache.now)
+        job.waits_from, job.was_ready = self.cache.now, False
         if job.swapped:
             job.suspend(self.size)
         else:
@@ -353,6 +355,24 @@ class StepScheduler:
                 self.view.hit_rate = self.hits.share()
         if cached > job.prefilled:
             job.prefilled = cached
+        if job.waits_from >= 0:
+            self.end_wait(job, now)
+            self.join(job, now)
+
+    def end_wait(self, job: Job, now: int) -> None:
+        """Record how long a request has waited outside the batch after its first turn. Waits after the first token, or
+        after the prefill of a disaggregated request, follow from other columns."""
+        since, job.waits_from = job.waits_from, -1
+        recorder, row = self.recorder, job.row
+        if since >= 0 and not job.generated and recorder.handed_ps[row] < 0:
+            waits = recorder.ready_ps if job.was_ready else recorder.interrupted_ps
+            waits[row] += now - since
+
+    def join(self, job: Job, now: int) -> None:
+        """Record when a request whose prompt another instance has computed enters the batch."""
+        recorder, row = self.recorder, job.row
+        if recorder.handed_ps[row] >= 0 and recorder.joined_ps[row] < 0:
+            recorder.joined_ps[row] = now
 
     def resume(self, job: Job) -> None:
         """Resume decoding of a request in the next step. The gap before its next token is longer than the other
@@ -390,6 +410,8 @@ class StepScheduler:
                 self.limit = KV
                 return 0
             del ready[0]
+            self.end_wait(job, cache.now)
+            self.join(job, cache.now)
             if adapters is not None:
                 self.load_adapter(job, adapters)
             cache.take(need)

@@ -251,11 +251,11 @@ class WindowedBlocks(RunBlocks):
     def repeats(self, job: Job, want: int) -> bool:
         return False
 
-    def report(self, at: int) -> None:
-        """Write to the view how many blocks are allocated at time `at`, without the steps that begin then."""
-        if self.run.end >= 0 and self.run.length > 1:
+    def refresh_report(self, at: int) -> None:
+        """Report how many blocks are allocated at time `at`, without the steps that begin then."""
+        if self.report is not None and self.run.end >= 0 and self.run.length > 1:
             self.take_to(self.run.count_begun(at))
-            self.view.kv_used = self.cache.held
+            self.report.kv_used = self.cache.held
 
 
 class WindowedLatency:

@@ -135,6 +135,7 @@ class LiveLog(DecisionLog):
     def __init__(self, prefixes: bool = True) -> None:
         """`prefixes` says whether the keys of the prompts' beginnings are recorded."""
         super().__init__()
+        self.known = ("kv_used",)
         self.rows = RowBuffer()
         self.prefixes = prefixes
         self._row: tuple[Any, ...] = ()

@@ -1,19 +1,21 @@
-"""The findings of the runs, first those that explain most of the loss, and where the late requests spent their time."""
+"""Where the late requests spent their time, the findings of the runs, and the requests that the findings name. Findings
+are in order of the loss that they explain."""
 
 from collections.abc import Sequence
 from html import escape
-from shlex import quote
+from shlex import join, quote
 from typing import Any, Final
 
 from headway.report import html
 from headway.report.charts import axis, categories, chart, hints
 from headway.report.digest import Book, Digest
-from headway.report.number_format import brief, count, number, percent, time_text
+from headway.report.number_format import GAP, brief, count, number, percent, time_text
 from headway.results.records import Finding
 from headway.types import PS_PER_SECOND, Json
 
 SHOWN: Final = 12  # maximum number of findings shown per run
 EXPLAINED: Final = 5  # maximum number of requests for which a finding shows a command
+LONGEST: Final = 2  # number of parts of its time that the table shows of a request
 # For each part of a request's time (see `results.time_split`): its name in the chart, and its colour.
 PARTS: Final = {
     "router": ("router", "#6b7280"),
@@ -41,16 +43,22 @@ def findings(book: Book) -> str:
             parts.append(f"<h3>{book.key(run.label)}</h3>")
         if not run.findings:
             parts.append("<p>No findings.</p>")
-        boxes = [_box(finding, run, anchor(place, turn)) for turn, finding in enumerate(run.findings)]
+        boxes = [_box(finding, run, place, turn) for turn, finding in enumerate(run.findings)]
         parts += boxes[:SHOWN]
         if left := boxes[SHOWN:]:
             parts.append(html.details(f"{len(left):,} more", *left))
+        parts.append(_affected(run, place))
     return html.section("Findings", *parts, name="findings")
 
 
 def anchor(run: int, finding: int) -> str:
     """Return the name of a finding's place in the page; `run` is the position of the run among the drawn runs."""
     return f"finding-{run}-{finding}"
+
+
+def request_anchor(run: int, request: int) -> str:
+    """Return the name of a request's row in the page; `run` is the position of the run among the drawn runs."""
+    return f"request-{run}-{request}"
 
 
 # --- where the time went ----------------------------------------------------------------------------------------------
@@ -104,7 +112,8 @@ def time_split(rows: Sequence[Json], labels: Sequence[str]) -> Json:
 # --- one finding ------------------------------------------------------------------------------------------------------
 
 
-def _box(finding: Finding, run: Digest, name: str) -> str:
+def _box(finding: Finding, run: Digest, place: int, turn: int) -> str:
+    """Return a finding. `place` is the position of the run among the drawn runs, `turn` that of the finding."""
     begin, end = (time_text(at / PS_PER_SECOND) for at in (finding.at_ps, finding.until_ps))
     where = ", ".join(run.names.get(index, str(index)) for index in finding.instances)
     explains = f"explains {percent(finding.explains)} of the loss" if finding.explains else ""
@@ -122,21 +131,58 @@ def _box(finding: Finding, run: Digest, name: str) -> str:
     parts = [
         f"<h3>{escape(finding.title)}</h3>",
         f'<p>{escape("; ".join(part for part in about if part))}; <a href="#over-time">over time</a></p>',
-        _requests(finding, run),
+        _requests(finding, run, place),
         _suggestions(finding),
         html.details("Evidence", html.table(["figure", "value"], evidence, "words")),
     ]
-    return f'<div class="finding {finding.level}" id="{name}">{"".join(parts)}</div>'
+    return f'<div class="finding {finding.level}" id="{anchor(place, turn)}">{"".join(parts)}</div>'
 
 
-def _requests(finding: Finding, run: Digest) -> str:
+def _requests(finding: Finding, run: Digest, place: int) -> str:
+    """Return the numbers of a finding's requests, each with a link to its row, and commands that explain them."""
     if not finding.requests:
         return ""
-    numbers = ", ".join(map(count, finding.requests))
-    if not run.folder:
-        return html.details("Requests", html.paragraph(f"{numbers}. To explain one, save the run with `-o FOLDER`."))
-    commands = [f"headway explain {quote(run.folder)} {row}" for row in finding.requests[:EXPLAINED]]
-    return html.details("Requests", html.paragraph(numbers), f"<pre>{escape(chr(10).join(commands))}</pre>")
+    links = ", ".join(f'<a href="#{request_anchor(place, row)}">{count(row)}</a>' for row in finding.requests)
+    commands = "\n".join(_command(run, row) for row in finding.requests[:EXPLAINED])
+    unsaved = "" if run.folder else html.paragraph("To explain a request, save the run with `-o RUN`.")
+    return html.details("Requests", f"<p>{links}</p>", unsaved, f"<pre>{escape(commands)}</pre>")
+
+
+def _command(run: Digest, request: int) -> str:
+    return join(["headway", "explain", run.folder or "RUN", str(request)])
+
+
+def _affected(run: Digest, place: int) -> str:
+    """Return a table of the requests that the findings of a run name."""
+    if not run.affected:
+        return ""
+    traced = any(each.reason for each in run.affected.values())
+    heads = ["request", "arrived", "instance", "tenant", "outcome", "TTFT, ms", "E2E, ms", "most of its time"]
+    heads += [*(["why this instance"] if traced else []), "findings", "explanation"]
+    rows = []
+    for row, each in run.affected.items():
+        longest = sorted(each.times.items(), key=lambda part: -part[1])[:LONGEST]
+        kinds: dict[str, str] = {}  # kind of a finding -> the first finding of this kind that names the request
+        for turn, finding in enumerate(run.findings):
+            if row in finding.requests:
+                kinds.setdefault(finding.kind, anchor(place, turn))
+        links = [f'<a href="#{name}">{escape(kind.replace("_", " "))}</a>' for kind, name in kinds.items()]
+        rows.append(
+            [
+                html.Markup(f'<span id="{request_anchor(place, row)}">{count(row)}</span>'),
+                time_text(each.at_s),
+                run.names.get(each.instance, GAP),
+                each.tenant or GAP,
+                each.outcome.replace("_", " "),
+                number(each.ttft_ms),
+                number(each.e2e_ms),
+                ", ".join(f"{PARTS[part][0]} {time_text(time)}" for part, time in longest),
+                *([each.reason or GAP] if traced else []),
+                html.Markup(", ".join(links)),
+                html.Markup(f"<code>{escape(_command(run, row))}</code>"),
+            ]
+        )
+    return html.details(f"The {len(rows):,} requests that these findings name", html.table(heads, rows, "dense"))
 
 
 def _suggestions(finding: Finding) -> str:

@@ -9,7 +9,8 @@ within the TPOT target. With the best of them, a prompt token takes less time by
 wait less by 1 − (v/(1 − v)) / (u/(1 − u)), with v = u·(1 − w). They count for this fraction.
 
 *Too large*: a step with a chunk takes longer than the TPOT target, and `STALLS` as long as a step without. A smaller
-budget of at least `SMALLEST` tokens keeps steps within the target, and the instance still computes prompts fast enough.
+budget of at least `SMALLEST` tokens keeps steps within the target, and the instance still computes prompts fast enough:
+a prompt token takes at most `COSTLY` times as long, and u stays at most 1.
 A late request that lost time in decode counts for the time in which its instance computed prompts of others, as a
 fraction of the lost time.
 
@@ -36,6 +37,7 @@ BUDGETS: Final = (2, 4, 8)
 WASTE: Final = 0.25
 BUSIEST: Final = 0.95  # an instance counts as at most this busy, so that the formula for queues stays finite
 STALLS: Final = 3
+COSTLY: Final = 1.2  # a smaller budget may make a prompt token take at most this many times as long
 SMALLEST: Final = 64
 LEAST: Final = 0.1
 FEWEST: Final = 5
@@ -164,7 +166,8 @@ def _smaller(engine: Engine, busy: float, target: int) -> int | None:
     while budget >= SMALLEST + engine.decodes:
         step = engine.step(budget)
         if step.time_ps <= target:
-            return budget if busy * step.per_token / now.per_token <= 1 else None
+            longer = step.per_token / now.per_token
+            return budget if longer <= COSTLY and busy * longer <= 1 else None
         budget //= 2
     return None
 

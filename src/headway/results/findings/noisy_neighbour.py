@@ -36,6 +36,7 @@ MOST_SHARE: Final = 0.5
 FAR: Final = 1.6
 LEAST_LOAD: Final = 0.4
 FEWEST: Final = 5
+SLOWED: Final = 0.25  # if decode has at least this share of the loss, turns in the queue hardly help
 OWN_SESSION: Final = 0.8  # a session with this fraction of a tenant's share is named in place of the tenant
 
 
@@ -64,7 +65,8 @@ def find(run: Observed) -> list[Finding]:
 
 
 def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
-    prompts = finding.resource == "prefill"  # the scheduler shares prompt tokens fairly, but not the batch
+    # The scheduler shares prompt tokens fairly, but neither the batch nor the time of a step.
+    prompts = finding.resource == "prefill" and run.loss.by_part.get("decode", 0.0) < SLOWED
     yield from (fair_queue(run) if prompts else limit_tenant(run, finding.evidence["tenant"]))
     yield from (limit_tenant(run, finding.evidence["tenant"]) if prompts else fair_queue(run))
     yield from more_replicas(run, finding)

@@ -114,7 +114,10 @@ def pool_of(run: Observed, finding: Finding, role: str = "") -> Pool | None:
     known = pools(run)
     indexes = finding.instances or [run.home(row) for row in run.loss.late[:1]] or list(run.instances)
     for index in indexes:
-        pool = known.get(run.instances.get(index, "").rpartition("-")[0])
+        engine = run.instances.get(index, "")
+        if "-rank-" in engine and engine.rpartition("-")[0] not in known:  # a rank of an engine
+            engine = engine.rpartition("-rank-")[0]
+        pool = known.get(engine.rpartition("-")[0])
         if pool is not None:
             halves = [each for each in known.values() if each.deployment == pool.deployment and role]
             return next((each for each in halves if each.path.endswith(f".{role}")), pool)

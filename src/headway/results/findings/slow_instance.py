@@ -99,12 +99,21 @@ def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
     yield from more_replicas(run, finding)
 
 
+def others_of(run: Observed, instance: int, peers: Sequence[int]) -> list[int]:
+    """Return the peers of an instance. The ranks of one engine are as slow as each other, so they are compared with
+    those of other engines."""
+    engines = {peer: run.name(peer).rpartition("-rank-")[0] or run.name(peer) for peer in peers}
+    others = [peer for peer in peers if engines[peer] != engines[instance]]
+    return others or [peer for peer in peers if peer != instance]
+
+
 def _paces(run: Observed, peers: Sequence[int], grid: Grid) -> dict[int, Pace]:
     series = [_series(run, instance, grid) for instance in peers]
     open_shares = [[time / grid.step_ps for time in times] for times in serving(run, peers, grid)]
     paces = {}
     for place, instance in enumerate(peers):
-        others = [other for other in range(len(peers)) if other != place]
+        compared = others_of(run, instance, peers)
+        others = [other for other, peer in enumerate(peers) if peer in compared]
         # An instance that was open for a part of the slice counts as that part of a peer.
         open_ = [max(1e-9, sum(open_shares[other][at] for other in others)) for at in range(grid.bins)]
         kinds = []
@@ -122,33 +131,39 @@ def _series(run: Observed, instance: int, grid: Grid) -> list[tuple[list[float],
     """Return for each kind of work the requests in its phase and the work done, in each slice."""
     requests, left = run.requests, run.waits.left_ps
     prefills, prompt_tokens, prompts, decodes, outputs = ([0.0] * (grid.bins + 1) for _ in range(5))
-    stays = run.stays[instance]
+    stays, step = run.stays[instance], grid.step_ps
     for row, begin, end in zip(stays.rows, stays.begin_ps, stays.end_ps, strict=True):
         handed, first = requests.handed_ps[row], requests.first_token_ps[row]
         # A request that loads blocks may wait for room after the load, so the time of its prefill is not known.
         if (handed < 0 or handed > begin) and requests.started_ps[row] >= 0 and not requests.loaded_tokens[row]:
             since, until = left[row], first if handed < 0 <= first else end
-            _spread(prefills, grid, since, until, (until - since) / grid.step_ps)
-            _spread(prompt_tokens, grid, since, until, requests.prompt_tokens[row] - requests.cached_tokens[row])
-            _spread(prompts, grid, since, until, 1)
+            tokens = requests.prompt_tokens[row] - requests.cached_tokens[row]
+            _spread(grid, since, until, (prefills, (until - since) / step), (prompt_tokens, tokens), (prompts, 1))
         if first >= 0 and requests.prefill_instance[row] != instance:
             since = max(first, requests.transferred_ps[row], begin)
             decoding = max(0, end - since - requests.preempted_ps[row])
-            _spread(decodes, grid, since, end, decoding / grid.step_ps)
-            _spread(outputs, grid, since, end, requests.output_tokens[row])
+            _spread(grid, since, end, (decodes, decoding / step), (outputs, requests.output_tokens[row]))
     pairs = ((prefills, prompt_tokens), (prefills, prompts), (decodes, outputs))
     return [(here[: grid.bins], work[: grid.bins]) for here, work in pairs]
 
 
-def _spread(done: list[float], grid: Grid, begin: int, end: int, work: float) -> None:
-    if end <= begin or not work:
+def _spread(grid: Grid, begin: int, end: int, *works: tuple[list[float], float]) -> None:
+    """Spread each amount of work evenly over a period, and add it to its slices."""
+    if end <= begin:
         return
-    step, bins = grid.step_ps, grid.bins
-    rate = work / (end - begin)
-    first, last = (min(bins, max(0, at - grid.start_ps) // step) for at in (begin, end))
-    for at in range(first, last + 1):
-        low = grid.start_ps + at * step
-        done[at] += rate * max(0, min(end, low + step) - max(begin, low))
+    step, bins, start = grid.step_ps, grid.bins, grid.start_ps
+    first, last = min(bins, max(0, begin - start) // step), min(bins, max(0, end - start) // step)
+    low = start + first * step
+    for done, work in works:
+        rate = work / (end - begin)
+        if first == last:
+            done[first] += rate * max(0, min(end, low + step) - max(begin, low))
+            continue
+        done[first] += rate * (low + step - max(begin, low))
+        whole = rate * step
+        for at in range(first + 1, last):
+            done[at] += whole
+        done[last] += rate * (min(end, start + last * step + step) - start - last * step)
 
 
 def _finding(
@@ -167,7 +182,7 @@ def _finding(
     }
     lost = 1 - 1 / slowness
     here_late = sum(run.missed[row] == MISSED for row in rows) / max(1, len(rows))
-    caused = max(lost, 1 - run.late_rate(edges, [peer for peer in peers if peer != instance]) / max(1e-9, here_late))
+    caused = max(lost, 1 - run.late_rate(edges, others_of(run, instance, peers)) / max(1e-9, here_late))
     claims = {row: caused * run.loss.of(row, HIT) for row in run.loss.late if row in rows}
     own = run.loss.claim(claims)
     excess = run.excess_late(edges, peers)
