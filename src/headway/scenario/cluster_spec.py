@@ -16,7 +16,7 @@ from headway.config.section import read
 from headway.config.wording import cut, shown
 from headway.errors import HeadwayError
 from headway.latency import GpuSpec, LatencySpec, ModelSpec
-from headway.latency.engines import engine_schedules_ahead
+from headway.latency.engines import engine_load, engine_schedules_ahead
 from headway.latency.overlap import overlap
 from headway.latency.verification import Verification
 from headway.policies import registry
@@ -203,7 +203,8 @@ class Engines(Struct, frozen=True):
         if speculation is not None:
             shape = speculation.loaded(shape, f"{where}.speculation")
         place, hybrid = f"{where}.kv", self.kv.hybrid
-        return latency.kv_blocks(shape, self.card(where), self.tp, size, share, place, self.dp, hybrid)
+        load = engine_load(self.latency_section().get("engine"), self.max_batch_tokens, self.max_batch_size)
+        return latency.kv_blocks(shape, self.card(where), self.tp, size, share, place, self.dp, hybrid, load)
 
     def halves(self, where: str = "cluster") -> dict[str, Engines]:
         """Return the prefill and decode pools of a disaggregated deployment by role. For a monolithic deployment,

@@ -48,8 +48,9 @@ class Kv(Struct, frozen=True):
     gpu_blocks: Annotated[
         Positive | Literal["auto"],
         "KV blocks of an instance; `auto` computes them from the memory that the weights leave free, up to "
-        "`utilization`. The resolved scenario of a run shows the number. If the model has groups of layers, as with "
-        "sliding windows, this is the number of pages that the groups share, which vLLM calls GPU blocks",
+        "`utilization`. If `latency` names an `engine`, it also subtracts what that engine takes. The resolved "
+        "scenario of a run shows the number. If the model has groups of layers, as with sliding windows, this is the "
+        "number of pages that the groups share, which vLLM calls GPU blocks",
     ] = "auto"
     utilization: Annotated[Share, "share of the GPU's memory that the engine may use"] = 0.9
     prefix_caching: Annotated[bool, "whether requests reuse cached blocks of equal prefixes"] = True
