@@ -21,7 +21,6 @@ CURRENT: dict[str, Any] = {"latency": {"model": "hardware", "engine": "vllm-0.19
     [
         (AHEAD | DRAFTS, "async_scheduling"),
         (AHEAD | RANKS, "async_scheduling"),
-        (AHEAD | WINDOWS, "async_scheduling"),
         (DRAFTS | RANKS, "speculation"),
         (DRAFTS | WINDOWS, "speculation"),
         (WINDOWS | {"dp": 2}, "dp"),
@@ -32,7 +31,11 @@ def test_features_that_are_not_simulated_together_are_an_error(keys: dict[str, A
         Cluster.read(keys)
 
 
-@pytest.mark.parametrize("keys", [DRAFTS, RANKS, WINDOWS])
+@pytest.mark.parametrize("keys", [DRAFTS, RANKS])
 def test_automatic_scheduling_is_not_asynchronous_beside_such_features(keys: dict[str, Any]) -> None:
     assert Cluster.read(CURRENT).schedules_ahead()
     assert not Cluster.read(CURRENT | keys).schedules_ahead()
+
+
+def test_models_with_windows_are_scheduled_asynchronously() -> None:
+    assert Cluster.read(CURRENT | WINDOWS).schedules_ahead()

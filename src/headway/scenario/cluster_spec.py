@@ -144,7 +144,7 @@ class Engines(Struct, frozen=True):
         """Return whether the engine schedules asynchronously."""
         if self.async_scheduling != "auto":
             return self.async_scheduling
-        if self.speculates() is not None or self.kv_layout() is not None or self.in_lockstep():
+        if self.speculates() is not None or self.in_lockstep():
             return False
         return engine_schedules_ahead(self.latency_section().get("engine", "auto"))
 
@@ -180,7 +180,6 @@ class Engines(Struct, frozen=True):
             raise HeadwayError(f"{where}.kv.{other}: {_whole(shape.name, layout)}")
         apart = {
             "speculation": self.speculates() is not None,
-            "async_scheduling": self.async_scheduling is True,
             "dp": self.dp > 1 and shape.experts > 0,
         }
         other = next((key for key, here in apart.items() if here), None)

@@ -45,7 +45,7 @@ class Loaded(NamedTuple):
 class Ahead:
     """What the scheduler does not know yet about requests that have arrived or ended."""
 
-    __slots__ = ("leaving", "loaded", "paused", "scheduler", "unseen", "wasted", "wasted_context", "wastes")
+    __slots__ = ("leaving", "loaded", "paused", "scheduler", "unseen", "wasted", "wastes")
 
     def __init__(self, scheduler: StepScheduler) -> None:
         self.scheduler = scheduler
@@ -53,8 +53,7 @@ class Ahead:
         self.unseen: deque[Unseen] = deque()
         self.loaded: deque[Loaded] = deque()
         self.leaving: list[tuple[Job, bool]] = []  # requests that ended with the last step, and whether to keep blocks
-        self.wasted = 0  # number of decodes of the next step that are wasted
-        self.wasted_context = 0  # sum of the context lengths of these decodes
+        self.wasted: list[int] = []  # context lengths of the decodes of the next step that are wasted
         self.paused = True  # whether the GPU waits for the host before the next step
         self.wastes = scheduler.view.role != "prefill"  # a prefill instance computes exactly one token
         scheduler.unseen = self.unseen
@@ -69,8 +68,7 @@ class Ahead:
         self.leaving.append((job, keeps_blocks))
         decoding = job.ends_at_step >= 0 and self.wastes
         if decoding and (job.expired or job.output_tokens != job.request.max_tokens):
-            self.wasted += 1
-            self.wasted_context += job.computed + 1
+            self.wasted.append(job.computed + 1)
 
     def form(self, now: int) -> bool:
         """Form the next step as the engine did before the last step ended. Return whether the step after it may have
@@ -80,10 +78,10 @@ class Ahead:
             loader.ready.remove(job)
             loader.loading[job] = load
         scheduler.max_batch_size -= len(self.leaving)
-        scheduler.max_batch_tokens -= self.wasted
+        scheduler.max_batch_tokens -= len(self.wasted)
         once = scheduler.form_step(now)
         scheduler.max_batch_size += len(self.leaving)
-        scheduler.max_batch_tokens += self.wasted
+        scheduler.max_batch_tokens += len(self.wasted)
         for job, _, _ in self.loaded:
             del loader.loading[job]
             loader.ready.append(job)
@@ -94,7 +92,7 @@ class Ahead:
         scheduler = self.scheduler
         for job, keeps_blocks in self.leaving:
             if not keeps_blocks:
-                scheduler.cache.release(job.holds, job.blocks)
+                scheduler.cache.release(job.holds, job.blocks, None, job.released)
             if scheduler.adapters is not None:
                 scheduler.adapters.leave(job.request.adapter)
         if self.leaving:
@@ -188,7 +186,7 @@ def flush(instance: Instance, now: int) -> None:
     ahead, batch = part_of(instance), instance.batch
     show(instance, now, NEVER)
     ahead.free()
-    ahead.wasted = ahead.wasted_context = 0
+    ahead.wasted.clear()
     if instance.run.end >= 0 and not batch.running:  # all tokens of the step are wasted
         instance.run.end = -1
         instance.rest(now)
@@ -225,13 +223,11 @@ def reveal(instance: Instance, now: int) -> None:
 def plan(instance: Instance, now: int, once: bool) -> int:
     """Plan the next run of steps, including the wasted decodes of its first step."""
     ahead, batch, planner = part_of(instance), instance.batch, instance.planner
-    wasted, context = ahead.wasted, ahead.wasted_context
-    ahead.wasted = ahead.wasted_context = 0
-    batch.decodes += wasted
-    batch.context += context
-    end = planner.plan_after_pause(now) if ahead.paused else planner.plan(now, once or wasted > 0)
-    batch.decodes -= wasted
-    batch.context -= context
+    wasted = ahead.wasted
+    batch.add_wasted(wasted, 1)
+    end = planner.plan_after_pause(now) if ahead.paused else planner.plan(now, once or bool(wasted))
+    batch.add_wasted(wasted, -1)
+    wasted.clear()
     return end
 
 

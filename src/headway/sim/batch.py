@@ -81,6 +81,12 @@ class Batch:
     def note_released(self, job: Job) -> None:
         """Update the number of blocks that windows have left behind. Without sliding windows, there are none."""
 
+    def add_wasted(self, contexts: list[int], sign: int) -> None:
+        """Count decodes of these context lengths whose tokens of the next step are wasted, or with `sign` -1, count
+        them no longer."""
+        self.decodes += sign * len(contexts)
+        self.context += sign * sum(contexts)
+
     def forget_end(self, job: Job) -> None:
         """Remove a request from `ending`, because it stops before its last token."""
         self.ending = [entry for entry in self.ending if entry[2] is not job]
