@@ -20,7 +20,6 @@ CURRENT: dict[str, Any] = {"latency": {"model": "hardware", "engine": "vllm-0.19
     ("keys", "key"),
     [
         (AHEAD | DRAFTS, "async_scheduling"),
-        (AHEAD | RANKS, "async_scheduling"),
         (DRAFTS | RANKS, "speculation"),
         (DRAFTS | WINDOWS, "speculation"),
         (WINDOWS | {"dp": 2}, "dp"),
@@ -31,11 +30,10 @@ def test_features_that_are_not_simulated_together_are_an_error(keys: dict[str, A
         Cluster.read(keys)
 
 
-@pytest.mark.parametrize("keys", [DRAFTS, RANKS])
-def test_automatic_scheduling_is_not_asynchronous_beside_such_features(keys: dict[str, Any]) -> None:
-    assert Cluster.read(CURRENT).schedules_ahead()
-    assert not Cluster.read(CURRENT | keys).schedules_ahead()
+def test_automatic_scheduling_is_not_asynchronous_with_speculation() -> None:
+    assert not Cluster.read(CURRENT | DRAFTS).schedules_ahead()
 
 
-def test_models_with_windows_are_scheduled_asynchronously() -> None:
-    assert Cluster.read(CURRENT | WINDOWS).schedules_ahead()
+@pytest.mark.parametrize("keys", [{}, RANKS, WINDOWS, {"model": "deepseek-v3", "gpu": "h200", "dp": 16, "ep": True}])
+def test_automatic_scheduling_follows_the_engine(keys: dict[str, Any]) -> None:
+    assert Cluster.read(CURRENT | keys).schedules_ahead()

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from headway.latency import step_cost
 from headway.latency.all_reduce import AllReduce
 from headway.latency.base import Chunk, LatencyModel, Run, StepShape, times
+from headway.latency.graphs import padded
 
 if TYPE_CHECKING:
     from headway.latency.step_models.hardware import Hardware
@@ -34,6 +35,12 @@ def run_group_of(model: LatencyModel) -> RunGroup:
     """Return the function that computes the joint runs of a model."""
     own: RunGroup | None = getattr(model, "run_group", None)
     return partial(_run_apart, model) if own is None else own
+
+
+def run_group_after_pause(model: LatencyModel, shapes: Sequence[StepShape]) -> Run:
+    """Return the joint run of ranks whose steps begin after a pause of the GPU. Only its first step is one."""
+    own: RunGroup | None = getattr(model, "run_group_after_pause", None)
+    return run_group_of(model)(shapes) if own is None else own(shapes)
 
 
 def _run_apart(model: LatencyModel, shapes: Sequence[StepShape]) -> Run:
@@ -67,12 +74,23 @@ class JointHardware:
         part = whole.part
         self.routed = next(matmul for matmul in part.matmuls if matmul.experts > 1)
         rest = tuple(matmul for matmul in part.matmuls if matmul.experts == 1)
-        own: Any = type(whole)(whole.profile, replace(part, matmuls=rest), whole.host, whole.reduce)
+        own: Any = type(whole)(
+            whole.profile,
+            replace(part, matmuls=rest),
+            whole.host,
+            whole.reduce,
+            exposed_ps=whole.exposed_ps,
+            graph_sizes=whole.graph_sizes,
+        )
         self.own: Hardware = own if factor == 1 else own.scale(factor)
         self._shared: dict[tuple[int, int], int] = {}
 
     def scale(self, factor: Fraction) -> JointHardware:
         return JointHardware(self.whole, self.dp, self.exchange, self.factor * factor)
+
+    def split_host(self) -> tuple[JointHardware, int, int]:
+        whole, step, sequence = self.whole.split_host()
+        return JointHardware(whole, self.dp, self.exchange, self.factor), step, sequence
 
     def doubts(self, tokens: int, sequences: int = 0) -> str | None:
         doubt = self.whole.doubts(tokens, sequences)
@@ -86,8 +104,8 @@ class JointHardware:
 
     def run_group(self, shapes: Sequence[StepShape]) -> Run:
         tokens = [decodes + sum(length for length, _ in chunks) for decodes, _, chunks in shapes]
-        most = max(tokens)
-        pads = most <= GRAPH_TOKENS
+        most, sizes = max(tokens), self.whole.graph_sizes
+        pads = most <= (sizes[-1] if sizes else GRAPH_TOKENS)
         runs = []
         for shape, count in zip(shapes, tokens, strict=True):
             if count:
@@ -97,7 +115,7 @@ class JointHardware:
                 runs.append((first, increment, steps))
         # Padding tokens visit experts like others. An idle rank's tokens are all equal, so they visit the same experts.
         visiting = sum((most if pads else count) if count else 1 for count in tokens)
-        gathered = self.dp * most if pads else sum(max(count, 1) for count in tokens)
+        gathered = self.dp * padded(most, sizes) if pads else sum(max(count, 1) for count in tokens)
         first, increment, steps = slowest(runs)
         return first + self.shared_ps(visiting, gathered), increment, steps
 

@@ -144,7 +144,7 @@ class Engines(Struct, frozen=True):
         """Return whether the engine schedules asynchronously."""
         if self.async_scheduling != "auto":
             return self.async_scheduling
-        if self.speculates() is not None or self.in_lockstep():
+        if self.speculates() is not None:
             return False
         return engine_schedules_ahead(self.latency_section().get("engine", "auto"))
 
@@ -440,9 +440,6 @@ def _check_ranks(pool: Engines, where: str, split: bool) -> None:
     if pool.ep and pool.tp * pool.dp > shape.experts:
         wrong = f"{pool.tp} × {pool.dp} GPUs cannot share the {shape.experts} experts of {shape.name}"
         raise HeadwayError(f"{where}.ep: {wrong}; lower tp or dp.")
-    if pool.async_scheduling is True and pool.in_lockstep():
-        wrong = "is not simulated for data-parallel ranks that step in lockstep"
-        raise HeadwayError(f"{where}.async_scheduling: {wrong}; use auto or false, or set dp: 1.")
     if pool.dp > 1 and split:
         wrong = "is not simulated for prefill and decode instances"
         raise HeadwayError(f"{where}.dp: {wrong}; set dp: 1 and more instances, or use 'architecture: monolithic'.")

@@ -45,7 +45,7 @@ class Loaded(NamedTuple):
 class Ahead:
     """What the scheduler does not know yet about requests that have arrived or ended."""
 
-    __slots__ = ("leaving", "loaded", "paused", "scheduler", "unseen", "wasted", "wastes")
+    __slots__ = ("joint", "leaving", "loaded", "paused", "scheduler", "unseen", "wasted", "wastes")
 
     def __init__(self, scheduler: StepScheduler) -> None:
         self.scheduler = scheduler
@@ -55,6 +55,7 @@ class Ahead:
         self.leaving: list[tuple[Job, bool]] = []  # requests that ended with the last step, and whether to keep blocks
         self.wasted: list[int] = []  # context lengths of the decodes of the next step that are wasted
         self.paused = True  # whether the GPU waits for the host before the next step
+        self.joint = False  # whether the instance is a rank that waits for other ranks in each step
         self.wastes = scheduler.view.role != "prefill"  # a prefill instance computes exactly one token
         scheduler.unseen = self.unseen
 
@@ -176,42 +177,55 @@ def show(instance: Instance, now: int, before: int) -> None:
             instance.queue.add(entry.job, entry.arrived_ps, entry.priority, entry.hints)
         else:
             step = loaded.popleft().step
+        lost = step > batch.steps and run.end < 0  # the request arrived during a step that has no end
         at = now if step == batch.steps else run.boundary(step - batch.steps)
-        if full and at <= now:  # a step that is lost has no end
+        if full and at <= now and not lost:
             scheduler.note_waiting(at)
 
 
 def flush(instance: Instance, now: int) -> None:
     """Let the scheduler see everything, and free what ended requests hold, because the instance stops."""
-    ahead, batch = part_of(instance), instance.batch
+    ahead = part_of(instance)
     show(instance, now, NEVER)
     ahead.free()
     ahead.wasted.clear()
-    if instance.run.end >= 0 and not batch.running:  # all tokens of the step are wasted
-        instance.run.end = -1
-        instance.rest(now)
 
 
 def form(instance: Instance, now: int) -> bool:
-    """Form the next step. Return whether it does not repeat."""
-    ahead, batch, scheduler = part_of(instance), instance.batch, instance.scheduler
+    """Form the next step. Return whether it does not repeat. For a rank in lockstep, `form_again` completes this when
+    all ranks have formed their steps."""
+    ahead, batch = part_of(instance), instance.batch
     ahead.paused = instance.busy_from < 0
-    news = bool(ahead.leaving or ahead.unseen or ahead.loaded)
     update_stores(instance, now)
     once = ahead.form(now)
-    if news and not batch.running and not ahead.wasted:  # no step could be formed ahead, so the GPU has to wait
-        ahead.paused = True
+    if ahead.joint:
+        return once
+    return form_again(instance, now, once, not batch.running and not ahead.wasted)
+
+
+def form_again(instance: Instance, now: int, once: bool, empty: bool) -> bool:
+    """Let the scheduler see all that has arrived or ended. If no step could be formed ahead (`empty`), the GPU has to
+    wait, and the step is formed now. Return whether the step does not repeat; `once` says so of the step as formed
+    before."""
+    ahead, scheduler = part_of(instance), instance.scheduler
+    news = bool(ahead.leaving or ahead.unseen or ahead.loaded)
+    ahead.paused = ahead.paused or empty
+    if news:
         reveal(instance, now)
-        once = ahead.form(now)
-    elif news:
-        reveal(instance, now)
-        if scheduler.waiting or scheduler.ready:
+        if empty:
+            once = ahead.form(now)
+        elif scheduler.waiting or scheduler.ready:
             once = True
     update_stores(instance, now)
     instance.view.queued = scheduler.count_queued()
     if instance.equal_steps is not None:
         instance.equal_steps.note(now)
     return once
+
+
+def has_work(instance: Instance) -> bool:
+    """Whether a formed step computes anything, be it wasted tokens alone."""
+    return bool(instance.batch.running) or (instance.ahead is not None and bool(instance.ahead.wasted))
 
 
 def reveal(instance: Instance, now: int) -> None:
