@@ -12,14 +12,12 @@ from headway.scenario.cluster_spec import Cluster
 DRAFTS: dict[str, Any] = {"speculation": {"tokens": 2, "acceptance": 0.5}}
 RANKS: dict[str, Any] = {"model": "qwen3-30b-a3b", "gpu": "h200", "dp": 2}
 WINDOWS: dict[str, Any] = {"model": "gpt-oss-20b", "gpu": "h200"}
-AHEAD: dict[str, Any] = {"async_scheduling": True}
 CURRENT: dict[str, Any] = {"latency": {"model": "hardware", "engine": "vllm-0.19"}}
 
 
 @pytest.mark.parametrize(
     ("keys", "key"),
     [
-        (AHEAD | DRAFTS, "async_scheduling"),
         (DRAFTS | RANKS, "speculation"),
         (DRAFTS | WINDOWS, "speculation"),
         (WINDOWS | {"dp": 2}, "dp"),
@@ -28,10 +26,6 @@ CURRENT: dict[str, Any] = {"latency": {"model": "hardware", "engine": "vllm-0.19
 def test_features_that_are_not_simulated_together_are_an_error(keys: dict[str, Any], key: str) -> None:
     with pytest.raises(HeadwayError, match=rf"^cluster\.{key}: is not simulated .*; .*\.$"):
         Cluster.read(keys)
-
-
-def test_automatic_scheduling_is_not_asynchronous_with_speculation() -> None:
-    assert not Cluster.read(CURRENT | DRAFTS).schedules_ahead()
 
 
 @pytest.mark.parametrize("keys", [{}, RANKS, WINDOWS, {"model": "deepseek-v3", "gpu": "h200", "dp": 16, "ep": True}])

@@ -3,7 +3,7 @@ before it. A step then takes as long as the GPU, or as long as the host if the h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -61,10 +61,13 @@ def hidden(gpu: Run, host: int) -> Run:
     return host, 0, min(k_max, -((first - host) // increment)) if increment else k_max
 
 
+def split_host(model: LatencyModel) -> tuple[LatencyModel, int, int]:
+    """Return a model without the work of the host that can be hidden, and that work: per step, and per sequence."""
+    split: Callable[[], tuple[LatencyModel, int, int]] | None = getattr(model, "split_host", None)
+    return (model, 0, 0) if split is None else split()
+
+
 def overlap(model: LatencyModel) -> LatencyModel:
     """Return the step times with asynchronous scheduling. A model without times of the host stays as it is."""
-    split = getattr(model, "split_host", None)
-    if split is None:
-        return model
-    gpu, step_ps, sequence_ps = split()
+    gpu, step_ps, sequence_ps = split_host(model)
     return Overlapped(gpu, step_ps, sequence_ps) if step_ps or sequence_ps else model

@@ -17,8 +17,7 @@ from headway.config.wording import cut, shown
 from headway.errors import HeadwayError
 from headway.latency import GpuSpec, LatencySpec, ModelSpec
 from headway.latency.engines import engine_load, engine_schedules_ahead
-from headway.latency.overlap import overlap
-from headway.latency.verification import Verification
+from headway.latency.overlap import Overlapped, overlap, split_host
 from headway.policies import registry
 from headway.policies.policy_schema import policy_form
 from headway.scenario.kv_spec import Kv
@@ -144,7 +143,8 @@ class Engines(Struct, frozen=True):
         """Return whether the engine schedules asynchronously."""
         if self.async_scheduling != "auto":
             return self.async_scheduling
-        if self.speculates() is not None:
+        speculation = self.speculates()
+        if speculation is not None and speculation.draft == "ngram":  # the host finds them in the tokens of a step
             return False
         return engine_schedules_ahead(self.latency_section().get("engine", "auto"))
 
@@ -152,14 +152,16 @@ class Engines(Struct, frozen=True):
         """Return the section `speculation` if it has an effect."""
         return self.speculation if self.speculation is not None and self.speculation.tokens else None
 
-    def verification(self, where: str = "cluster") -> Verification | None:
+    def verification(self, where: str = "cluster") -> latency.LatencyModel | None:
         """Return the step times of an engine that speculates. If it does not, return None."""
         speculation = self.speculates()
         if speculation is None:
             return None
         section, shape, card = self.latency_section(), self.shape(where), self.card(where)
         model = latency.build(section, shape, card, self.tp, f"{where}.latency")
-        return speculation.verification(model, section, shape, card, self.tp, f"{where}.speculation")
+        gpu, step, sequence = split_host(model) if self.schedules_ahead() else (model, 0, 0)
+        steps = speculation.verification(gpu, section, shape, card, self.tp, f"{where}.speculation")
+        return Overlapped(steps, step, sequence) if step or sequence else steps
 
     def kv_layout(self, where: str = "cluster") -> latency.KvLayout | None:
         """Return how the KV cache is divided between groups of layers. If every layer keeps every token, return
@@ -451,9 +453,6 @@ def _check_speculation(pool: Engines, where: str) -> None:
     speculation = pool.speculates()
     if speculation is not None:
         pool.verification(where)
-        if pool.async_scheduling is True:
-            wrong = "is not simulated together with speculation"
-            raise HeadwayError(f"{where}.async_scheduling: {wrong}; use auto or false, or remove 'speculation'.")
         if pool.in_lockstep():
             wrong = "is not simulated for data-parallel ranks that step in lockstep"
             raise HeadwayError(f"{where}.speculation: {wrong}; remove it, or set dp: 1.")

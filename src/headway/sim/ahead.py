@@ -68,7 +68,8 @@ class Ahead:
         scheduler.queue.refused = None
         self.leaving.append((job, keeps_blocks))
         decoding = job.ends_at_step >= 0 and self.wastes
-        if decoding and (job.expired or job.output_tokens != job.request.max_tokens):
+        foreseen = job.output_tokens == job.request.max_tokens and scheduler.batch.foresees_end(job)
+        if decoding and (job.expired or not foreseen):
             self.wasted.append(job.computed + 1)
 
     def form(self, now: int) -> bool:
@@ -78,11 +79,12 @@ class Ahead:
         for job, _, load in self.loaded:
             loader.ready.remove(job)
             loader.loading[job] = load
+        wasted = len(self.wasted) * scheduler.batch.width
         scheduler.max_batch_size -= len(self.leaving)
-        scheduler.max_batch_tokens -= len(self.wasted)
+        scheduler.max_batch_tokens -= wasted
         once = scheduler.form_step(now)
         scheduler.max_batch_size += len(self.leaving)
-        scheduler.max_batch_tokens += len(self.wasted)
+        scheduler.max_batch_tokens += wasted
         for job, _, _ in self.loaded:
             del loader.loading[job]
             loader.ready.append(job)

@@ -83,7 +83,7 @@ class Batch:
 
     def add_wasted(self, contexts: list[int], sign: int) -> None:
         """Count decodes of these context lengths whose tokens of the next step are wasted, or with `sign` -1, count
-        them no longer."""
+        them no longer. They grow in no further step."""
         self.decodes += sign * len(contexts)
         self.context += sign * sum(contexts)
 
@@ -114,6 +114,11 @@ class Batch:
 
     def count_drafts(self, job: Job) -> None:
         """Count the drafts of a decode that stops. There are none."""
+
+    def foresees_end(self, job: Job) -> bool:
+        """Return whether it was certain before the last step that a request would reach its last token in it. The
+        request has just stopped decoding."""
+        return True
 
     def generated_before(self, job: Job) -> int:
         """Return how many tokens a request that has just stopped decoding had generated before the last step."""

@@ -11,10 +11,11 @@ import pytest
 
 import ahead_draws
 from draw_sources import Scattered
-from drawn_scenarios import scattered
+from drawn_scenarios import BASES, scattered
 from drawn_traits import traits
 from exact_runs import check
 from rank_draws import rank_traits
+from speculation_draws import speculating, speculation_traits
 
 Json = dict[str, Any]
 QUICK, FULL, PARTS, WATCHED = 30, 400, 4, 3
@@ -23,6 +24,13 @@ QUICK, FULL, PARTS, WATCHED = 30, 400, 4, 3
 def ranks_ahead(number: int, folder: Path) -> Json:
     """Draw an engine with data-parallel ranks that schedules asynchronously."""
     return ahead_draws.ahead(Scattered(number), scattered("ranked", number, folder))
+
+
+def speculating_ahead(number: int, folder: Path) -> Json:
+    """Draw an engine that speculates and schedules asynchronously."""
+    families, draws = [*BASES, "reporting"], Scattered(number)
+    drawn = scattered(families[number % len(families)], number, folder)
+    return ahead_draws.ahead(draws, speculating(draws, drawn))
 
 
 def check_pair(
@@ -38,7 +46,7 @@ def check_pair(
             error.add_note(f"{draw.__name__} {number}: {scenario!r}")
             raise
         ranks = [name for name, holds in rank_traits(scenario, result).items() if holds]
-        seen.update(["scenarios", *traits(scenario, result), *ranks])
+        seen.update(["scenarios", *traits(scenario, result), *ranks, *speculation_traits(scenario, result)])
     return seen
 
 
@@ -53,4 +61,18 @@ def test_ranks_in_lockstep_that_schedule_asynchronously_on_many_scenarios(part: 
     each = FULL // PARTS
     seen = check_pair(ranks_ahead, range(QUICK + part * each, QUICK + (part + 1) * each), tmp_path)
     for name in ("ranks in lockstep", "ranks apart", "whole experts", "balance vllm", "balance direct", "preemption"):
+        assert seen[name], name
+
+
+def test_engines_that_speculate_and_schedule_asynchronously(tmp_path: Path) -> None:
+    seen = check_pair(speculating_ahead, range(QUICK), tmp_path, WATCHED)
+    assert min(seen[name] for name in ("drafts", "all accepted", "by class", "draft model", "preemption")) > 0
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("part", range(PARTS))
+def test_engines_that_speculate_and_schedule_asynchronously_on_many_scenarios(part: int, tmp_path: Path) -> None:
+    each = FULL // PARTS
+    seen = check_pair(speculating_ahead, range(QUICK + part * each, QUICK + (part + 1) * each), tmp_path)
+    for name in ("drafts", "by position", "draft model", "preemption", "polled signals", "tiers", "split", "timed out"):
         assert seen[name], name
