@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from headway.latency.base import Chunk, LatencyModel, Run, StepShape, scale_model, times
-from headway.latency.joint_steps import run_group_of
+from headway.latency.joint_steps import Price, run_group_of
 
 
 class Overlapped(Struct, eq=False):
@@ -36,9 +36,9 @@ class Overlapped(Struct, eq=False):
         first, increment, k_max = self.gpu.run(decodes, context, chunks)
         return first + self.host_ps(decodes, chunks), increment, k_max
 
-    def run_group(self, shapes: Sequence[StepShape]) -> Run:
+    def run_group(self, shapes: Sequence[StepShape], price: Price | None = None, width: int = 1) -> Run:
         """Return the joint run of data-parallel ranks. The rank whose host works longest decides."""
-        return hidden(run_group_of(self.gpu)(shapes), self.group_host_ps(shapes))
+        return hidden(run_group_of(self.gpu)(shapes, price, width), self.group_host_ps(shapes))
 
     def run_group_after_pause(self, shapes: Sequence[StepShape]) -> Run:
         first, increment, k_max = run_group_of(self.gpu)(shapes)

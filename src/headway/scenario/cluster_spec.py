@@ -158,9 +158,9 @@ class Engines(Struct, frozen=True):
         if speculation is None:
             return None
         section, shape, card = self.latency_section(), self.shape(where), self.card(where)
-        model = latency.build(section, shape, card, self.tp, f"{where}.latency")
+        model = latency.build(section, shape, card, self.tp, f"{where}.latency", self.dp, self.ep)
         gpu, step, sequence = split_host(model) if self.schedules_ahead() else (model, 0, 0)
-        steps = speculation.verification(gpu, section, shape, card, self.tp, f"{where}.speculation")
+        steps = speculation.verification(gpu, section, shape, card, self.tp, f"{where}.speculation", self.dp, self.ep)
         return Overlapped(steps, step, sequence) if step or sequence else steps
 
     def kv_layout(self, where: str = "cluster") -> latency.KvLayout | None:
@@ -180,14 +180,9 @@ class Engines(Struct, frozen=True):
         other = next((key for key, good in plain.items() if not good), None)
         if other is not None:
             raise HeadwayError(f"{where}.kv.{other}: {_whole(shape.name, layout)}")
-        apart = {
-            "speculation": self.speculates() is not None,
-            "dp": self.dp > 1 and shape.experts > 0,
-        }
-        other = next((key for key, here in apart.items() if here), None)
-        if other is not None:
+        if self.speculates() is not None:
             wrong = f"is not simulated together with the sliding windows or states of {shape.name}"
-            raise HeadwayError(f"{where}.{other}: {wrong}; remove this key, or set 'kv: {{hybrid: false}}'.")
+            raise HeadwayError(f"{where}.speculation: {wrong}; remove this key, or set 'kv: {{hybrid: false}}'.")
         return layout
 
     def kv_blocks(self, where: str = "cluster") -> int:
@@ -453,9 +448,6 @@ def _check_speculation(pool: Engines, where: str) -> None:
     speculation = pool.speculates()
     if speculation is not None:
         pool.verification(where)
-        if pool.in_lockstep():
-            wrong = "is not simulated for data-parallel ranks that step in lockstep"
-            raise HeadwayError(f"{where}.speculation: {wrong}; remove it, or set dp: 1.")
         if speculation.tokens >= pool.max_batch_tokens:
             wrong = f"must be below max_batch_tokens ({pool.max_batch_tokens}), got {speculation.tokens}"
             raise HeadwayError(f"{where}.speculation.tokens: {wrong}. A decode computes all its drafts in one step.")

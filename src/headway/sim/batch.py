@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Batch:
     __slots__ = (
         "ahead", "block_steps", "block_tokens", "context", "counted", "decodes", "ending", "entered",
-        "growth", "lanes", "partial", "phases", "running", "steps", "width",
+        "growth", "lanes", "partial", "peers", "phases", "running", "steps", "width",
     )  # fmt: skip
 
     block_steps: int | Fraction  # a decode needs at most `steps // block_steps + 1` new blocks in `steps` steps
@@ -29,6 +29,7 @@ class Batch:
         self.width = 1  # number of tokens that a decode computes in a step
         self.ahead = 0  # number of tokens beyond its next one for which a decode needs blocks
         self.lanes: Lanes | None = None  # set if decodes generate more than one token per step
+        self.peers: list[Batch] = []  # the batches of all ranks of an engine whose ranks step in lockstep
         self.running: dict[Job, Job] = {}  # running requests in order of entry
         self.entered = 0  # number of entries into the batch so far
         self.partial: Job | None = None  # the request whose prefill is unfinished, if there is one

@@ -14,7 +14,8 @@ from heapq import heappush
 
 from msgspec.structs import replace
 
-from headway.latency.base import Chunk, LatencyModel, Run
+from headway.latency.base import Chunk, LatencyModel, Run, StepShape
+from headway.latency.joint_steps import Price
 from headway.latency.overlap import Overlapped
 from headway.latency.verification import UNITS, Verification
 from headway.results.recorder import InstanceStats
@@ -205,6 +206,14 @@ class Prices:
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
         return self.verification.steps(decodes, context, self.batch.growth, chunks)
+
+    def run_group(self, shapes: Sequence[StepShape], price: Price | None = None, width: int = 1) -> Run:
+        growths = [batch.growth for batch in self.batch.peers]
+        ranks = [
+            (decodes, context, growth, chunks)
+            for (decodes, context, chunks), growth in zip(shapes, growths, strict=True)
+        ]
+        return self.verification.group(ranks)
 
 
 def priced(latency: LatencyModel, batch: Batch) -> LatencyModel:

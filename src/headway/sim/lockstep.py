@@ -53,6 +53,7 @@ class Lockstep:
         if rank.ahead is not None:
             rank.ahead.joint = True
         self.ranks.append(rank)
+        self.ranks[0].batch.peers.append(rank.batch)  # its latency model prices the steps of all ranks
 
     def begin(self, now: int) -> int:
         """Form the next step of every rank, and plan how often the joint step repeats. Return when this run of steps

@@ -15,7 +15,8 @@ from heapq import heappop, heappush
 
 from msgspec.structs import replace
 
-from headway.latency.base import FOREVER, Chunk, LatencyModel, Run, scale_model
+from headway.latency.base import FOREVER, Chunk, LatencyModel, Run, StepShape, scale_model
+from headway.latency.joint_steps import Price, run_group_of
 from headway.latency.overlap import Overlapped
 from headway.latency.step_models.hardware import WindowedHardware
 from headway.sim.batch import Batch
@@ -286,6 +287,17 @@ class WindowedLatency:
         else:
             first, increment, steps = self.model.run(decodes, context, chunks)
         return first, increment, min(steps, batch.next_join() - batch.steps)
+
+    def run_group(self, shapes: Sequence[StepShape], price: Price | None = None, width: int = 1) -> Run:
+        """Return the joint run of data-parallel ranks, each of which prices its steps with its own windows."""
+        batches = self.batch.peers
+
+        def own_price(model: LatencyModel, place: int) -> Run:
+            batch = batches[place]
+            assert isinstance(batch, WindowedBatch)
+            return WindowedLatency(model, batch).run(*shapes[place])
+
+        return run_group_of(self.model)(shapes, own_price)
 
 
 def windowed(latency: LatencyModel, batch: WindowedBatch) -> LatencyModel:

@@ -10,69 +10,91 @@ from typing import Any
 import pytest
 
 import ahead_draws
-from draw_sources import Scattered
+from draw_sources import Scattered, pick
 from drawn_scenarios import BASES, scattered
 from drawn_traits import traits
 from exact_runs import check
-from rank_draws import rank_traits
+from group_draws import fits, grouped, pressed
+from rank_draws import EXPERTS, draw_ranks, rank_traits, ranked
 from speculation_draws import speculating, speculation_traits
 
 Json = dict[str, Any]
-QUICK, FULL, PARTS, WATCHED = 30, 400, 4, 3
+Draw = Callable[[int, Path], Json | None]
+QUICK, FULL, PARTS, WATCHED = 15, 400, 4, 3
+FAMILIES = (*BASES, "reporting")
+UNITED = tuple(name for name in FAMILIES if name != "split")  # families whose engines may have ranks
 
 
 def ranks_ahead(number: int, folder: Path) -> Json:
-    """Draw an engine with data-parallel ranks that schedules asynchronously."""
+    """Draw ranks of an engine that schedules asynchronously."""
     return ahead_draws.ahead(Scattered(number), scattered("ranked", number, folder))
 
 
-def speculating_ahead(number: int, folder: Path) -> Json:
+def drafts_ahead(number: int, folder: Path) -> Json:
     """Draw an engine that speculates and schedules asynchronously."""
-    families, draws = [*BASES, "reporting"], Scattered(number)
-    drawn = scattered(families[number % len(families)], number, folder)
+    draws, drawn = Scattered(number), scattered(FAMILIES[number % len(FAMILIES)], number, folder)
     return ahead_draws.ahead(draws, speculating(draws, drawn))
 
 
-def check_pair(
-    draw: Callable[[int, Path], Json], chosen: Iterable[int], folder: Path, watched: int = 1
-) -> Counter[str]:
+def drafts_of_ranks(number: int, folder: Path) -> Json:
+    """Draw ranks that speculate. Half of the engines schedule asynchronously."""
+    draws, drawn = Scattered(number), scattered(UNITED[number % len(UNITED)], number, folder)
+    drawn = ranked(draws, speculating(draws, drawn))
+    return ahead_draws.ahead(draws, drawn) if pick(draws, True, False) else drawn
+
+
+def windows_of_ranks(number: int, folder: Path) -> Json | None:
+    """Draw ranks of a model with groups of layers. Half of the engines schedule asynchronously."""
+    draws = Scattered(number)
+    drawn = pressed(draws) if number % 2 else scattered(UNITED[number // 2 % len(UNITED)], number, folder)
+    if not fits(drawn):
+        return None
+    drawn = drawn if number % 2 else grouped(drawn, draws)
+    cluster = drawn["cluster"]
+    cluster["model"] |= {name: EXPERTS[name] for name in EXPERTS if "expert" in name}
+    cluster |= {**draw_ranks(draws, "scaling" in drawn), "tp": 1}
+    return ahead_draws.ahead(draws, drawn) if pick(draws, True, False) else drawn
+
+
+RANKS = ("ranks in lockstep", "dummy steps", "several ranks used", "queueing")
+DRAFTS = ("drafts", "accepted", "by class", "preemption")
+BALANCED = ("whole experts", "balance vllm", "balance direct", "preemption", "polled signals")
+PAIRS: dict[Draw, tuple[tuple[str, ...], tuple[str, ...]]] = {  # what few scenarios show, and what many show besides
+    ranks_ahead: (RANKS, (*BALANCED, "ranks apart")),
+    drafts_ahead: (DRAFTS, ("all accepted", "by position", "draft model", "tiers", "split", "timed out")),
+    drafts_of_ranks: ((*RANKS, "drafts"), (*BALANCED, *DRAFTS, "draft model", "ranks apart", "tiers", "timed out")),
+    windows_of_ranks: ((*RANKS, "preemption", "eviction", "prefix hit"), BALANCED),
+}
+BLIND = windows_of_ranks  # what watches the events does not know groups of layers
+
+
+def check_pair(draw: Draw, chosen: Iterable[int], folder: Path, watched: int = 1) -> Counter[str]:
     """Check the scenarios of these numbers, watch one of so many, and count how many showed each trait."""
     seen: Counter[str] = Counter()
     for number in chosen:
         scenario = draw(number, folder)
+        if scenario is None:
+            continue
         try:
-            result = check(scenario, watching=number % watched == 0)
+            result = check(scenario, watching=draw is not BLIND and number % watched == 0)
         except Exception as error:
             error.add_note(f"{draw.__name__} {number}: {scenario!r}")
             raise
         ranks = [name for name, holds in rank_traits(scenario, result).items() if holds]
-        seen.update(["scenarios", *traits(scenario, result), *ranks, *speculation_traits(scenario, result)])
+        seen.update({"scenarios", *traits(scenario, result), *ranks, *speculation_traits(scenario, result)})
     return seen
 
 
-def test_ranks_in_lockstep_that_schedule_asynchronously(tmp_path: Path) -> None:
-    seen = check_pair(ranks_ahead, range(QUICK), tmp_path, WATCHED)
-    assert min(seen[name] for name in ("ranks in lockstep", "dummy steps", "several ranks used", "queueing")) > 2
+@pytest.mark.parametrize("draw", PAIRS, ids=lambda draw: draw.__name__)
+def test_pairs_of_features_give_the_same_bytes(draw: Draw, tmp_path: Path) -> None:
+    seen = check_pair(draw, range(QUICK), tmp_path, WATCHED)
+    assert not [name for name in PAIRS[draw][0] if not seen[name]]
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("part", range(PARTS))
-def test_ranks_in_lockstep_that_schedule_asynchronously_on_many_scenarios(part: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("draw", PAIRS, ids=lambda draw: draw.__name__)
+def test_pairs_of_features_give_the_same_bytes_on_many_scenarios(draw: Draw, part: int, tmp_path: Path) -> None:
     each = FULL // PARTS
-    seen = check_pair(ranks_ahead, range(QUICK + part * each, QUICK + (part + 1) * each), tmp_path)
-    for name in ("ranks in lockstep", "ranks apart", "whole experts", "balance vllm", "balance direct", "preemption"):
-        assert seen[name], name
-
-
-def test_engines_that_speculate_and_schedule_asynchronously(tmp_path: Path) -> None:
-    seen = check_pair(speculating_ahead, range(QUICK), tmp_path, WATCHED)
-    assert min(seen[name] for name in ("drafts", "all accepted", "by class", "draft model", "preemption")) > 0
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("part", range(PARTS))
-def test_engines_that_speculate_and_schedule_asynchronously_on_many_scenarios(part: int, tmp_path: Path) -> None:
-    each = FULL // PARTS
-    seen = check_pair(speculating_ahead, range(QUICK + part * each, QUICK + (part + 1) * each), tmp_path)
-    for name in ("drafts", "by position", "draft model", "preemption", "polled signals", "tiers", "split", "timed out"):
-        assert seen[name], name
+    seen = check_pair(draw, range(QUICK + part * each, QUICK + (part + 1) * each), tmp_path)
+    assert not [name for name in (*PAIRS[draw][0], *PAIRS[draw][1]) if not seen[name]]
