@@ -169,7 +169,8 @@ class Engines(Struct, frozen=True):
         shape = self.shape(where)
         if not shape.kv_groups:
             return None
-        layout = latency.kv_layout(shape, self.tp, self.kv.block_tokens, self.kv.hybrid, f"{where}.kv")
+        keeps_states = self.kv.states == "all"
+        layout = latency.kv_layout(shape, self.tp, self.kv.block_tokens, self.kv.hybrid, f"{where}.kv", keeps_states)
         if not layout.windows and not layout.states:
             return None
         plain = {
@@ -179,7 +180,7 @@ class Engines(Struct, frozen=True):
         }
         other = next((key for key, good in plain.items() if not good), None)
         if other is not None:
-            raise HeadwayError(f"{where}.kv.{other}: {_whole(shape.name, layout)}")
+            raise HeadwayError(f"{where}.kv.{other}: {_whole(shape)}")
         if self.speculates() is not None:
             wrong = f"is not simulated together with the sliding windows or states of {shape.name}"
             raise HeadwayError(f"{where}.speculation: {wrong}; remove this key, or set 'kv: {{hybrid: false}}'.")
@@ -246,13 +247,13 @@ class Engines(Struct, frozen=True):
         return written | {"transfer": write(self.transfer)}
 
 
-def _whole(name: str, layout: latency.KvLayout) -> str:
-    """Return why an engine of this model cannot move blocks, and what would be right."""
-    if layout.states:
-        return f"Headway does not move or rank the states of {name}; remove this key."
+def _whole(shape: latency.ModelShape) -> str:
+    """Return why an engine of a model with windows or states cannot move blocks, and what would be right."""
+    if any(kind.kind == "state" for kind in shape.kv_groups):
+        return f"Headway does not move or rank the states of {shape.name}; remove this key."
     return (
-        f"needs layers that keep every token, but {name} has sliding windows; set 'hybrid: false', as engines do that "
-        "move KV blocks, or remove this key."
+        f"needs layers that keep every token, but {shape.name} has sliding windows; set 'hybrid: false', as engines do "
+        "that move KV blocks, or remove this key."
     )
 
 
@@ -402,7 +403,7 @@ def _check(pool: E, keys: Json, where: str) -> E:
     for place, part in parts.items():
         layout = part.kv_layout(place)
         if layout is not None:
-            raise HeadwayError(f"{where}.architecture: a transfer {_whole(part.shape().name, layout)}")
+            raise HeadwayError(f"{where}.architecture: a transfer {_whole(part.shape())}")
     check_shared({role: half.kv for role, half in halves.items()}, where)
     prefill, decode = (half.instances for half in halves.values())
     if "instances" in keys and pool.instances != prefill + decode:

@@ -66,6 +66,12 @@ class Kv(Struct, frozen=True):
         "manager does; if false, every layer keeps every token",
         QUIET,
     ] = True
+    states: Annotated[
+        Literal["none", "all"],
+        "for models with state layers: whether later requests can continue from the states at the ends of blocks "
+        "(vLLM: mamba_cache_mode); with `none`, prefixes are not cached at all",
+        QUIET,
+    ] = "none"
     eviction: Annotated[
         Literal["lru", "lfu", "priority"],
         "which cached content is evicted first, on the GPU and in the tiers: the least recently released (lru), the "

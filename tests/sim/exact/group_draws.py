@@ -52,10 +52,12 @@ def grouped(scenario: Json, draws: Draws) -> Json:
     model = draw_groups(draws)
     cluster = scenario["cluster"]
     size = cluster["kv"].get("block_tokens", 16)
-    if any(kind["kind"] == "state" for kind in model["kv_groups"]) and size < 16:
-        cluster["kv"]["block_tokens"] = 16
+    states = "none"
+    if any(kind["kind"] == "state" for kind in model["kv_groups"]):
+        cluster["kv"]["block_tokens"] = max(size, 16)
+        states = cluster["kv"]["states"] = pick(draws, "none", "all")
     shape = read_model(model, "model")
-    layout = kv_layout(shape, 1, 16)
+    layout = kv_layout(shape, 1, 16, keeps_states=states == "all")
     blocks = cluster["kv"].get("gpu_blocks", 1000)
     window = -(-(layout.window + cluster["max_batch_tokens"]) // size) + 1
     tight = layout.full * blocks + layout.windows * min(blocks, window) + layout.states

@@ -36,7 +36,10 @@ def check_grouped(chosen: Iterable[int], folder: Path, ahead: bool = False) -> C
             error.add_note(f"grouped {number}: {scenario!r}")
             raise
         kinds = [kind["kind"] for kind in scenario["cluster"]["model"]["kv_groups"]]
-        seen.update(["scenarios", kinds[-1], *traits(scenario, result)])
+        shown = traits(scenario, result)
+        kept = ["kept state", *(f"kept state, {name}" for name in shown)]
+        states = scenario["cluster"]["kv"].get("states")
+        seen.update(["scenarios", kinds[-1], *shown, *(kept if states == "all" else [])])
     return seen
 
 
@@ -52,6 +55,7 @@ def test_models_with_groups_of_layers_give_the_same_bytes_on_many_scenarios(part
     seen = check_grouped(range(QUICK + part * each, QUICK + (part + 1) * each), tmp_path)
     for name in ("sliding", "state", "latent", "preemption", "eviction", "prefix hit", "in flight at the horizon"):
         assert seen[name], name
+    assert seen["kept state, prefix hit"] and seen["kept state, eviction"]
 
 
 def check_pressed(chosen: Iterable[int], ahead: bool = False) -> Counter[str]:
