@@ -68,9 +68,12 @@ class Ahead:
         scheduler.queue.refused = None
         self.leaving.append((job, keeps_blocks))
         decoding = job.ends_at_step >= 0 and self.wastes
-        foreseen = job.output_tokens == job.request.max_tokens and scheduler.batch.foresees_end(job)
-        if decoding and (job.expired or not foreseen):
+        if decoding and (job.expired or not self.foresees_end(job)):
             self.wasted.append(job.computed + 1)
+
+    def foresees_end(self, job: Job) -> bool:
+        """Return whether the scheduler knew that the last step would be the last one of a request."""
+        return job.output_tokens == job.request.max_tokens and self.scheduler.batch.foresees_end(job)
 
     def form(self, now: int) -> bool:
         """Form the next step as the engine did before the last step ended. Return whether the step after it may have
