@@ -135,6 +135,8 @@ def enqueue(instance: Instance, job: Job, now: int, priority: float, hints: Hint
 
 def note_loaded(instance: Instance, job: Job, load: Load, now: int) -> bool:
     """Note that the blocks of a request have arrived. Return whether a step can begin at this instant."""
+    if instance.run.end >= 0 and (instance.queue.waiting or part_of(instance).unseen):
+        instance.cut(now)  # a waiting request may hit these blocks when the next step is formed
     if not is_idle(instance):
         part_of(instance).loaded.append(Loaded(job, steps_at(instance, now), load))
     return wake(instance, now)

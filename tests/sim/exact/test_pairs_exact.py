@@ -56,6 +56,45 @@ def windows_of_ranks(number: int, folder: Path) -> Json | None:
     return ahead_draws.ahead(draws, drawn) if pick(draws, True, False) else drawn
 
 
+# On an empty rank, blocks arrive that a waiting request hits as well.
+SHARED_ARRIVALS: Json = {
+    "defaults": "2026-11",
+    "seed": 491,
+    "workload": {
+        "requests": 24,
+        "rate": "200/s",
+        "arrival": "constant",
+        "prompt_tokens": {"dist": "uniform", "min": 48, "max": 70},
+        "output_tokens": {"dist": "uniform", "min": 1, "max": 20},
+        "prefix": {"groups": 3, "tokens": 48},
+    },
+    "cluster": {
+        "instances": 2,
+        "max_batch_tokens": 256,
+        "kv": {
+            "block_tokens": 4,
+            "gpu_blocks": 25,
+            "tiers": {
+                "cpu": {"blocks": 25, "bandwidth": "1TB/s", "latency": "0s"},
+                "storage": {"blocks": 1, "bandwidth": "500MB/s", "latency": "20us"},
+            },
+            "offload": "threshold",
+            "offload_level": 0.2,
+        },
+        "latency": {"model": "fixed", "prefill_tokens_per_s": 500, "decode_tokens_per_s": 500},
+        "model": {**EXPERTS, "name": "toy"},
+        "dp": 2,
+        "api_servers": 5,
+        "async_scheduling": True,
+    },
+    "policies": {
+        "routing": {"name": "kv-aware", "kv": 0.55, "power": 0.1, "epsilon": 0.2, "max_concurrent": 3},
+        "scheduler": {"name": "sjf", "aging": 10, "chunk_tokens": 1, "unknown_tokens": 20},
+    },
+    "warmup": 3,
+    "signals": {"kv_event_delay": "23ms"},
+}
+
 RANKS = ("ranks in lockstep", "dummy steps", "several ranks used", "queueing")
 DRAFTS = ("drafts", "accepted", "by class", "preemption")
 BALANCED = ("whole experts", "balance vllm", "balance direct", "preemption", "polled signals")
@@ -89,6 +128,10 @@ def check_pair(draw: Draw, chosen: Iterable[int], folder: Path, watched: int = 1
 def test_pairs_of_features_give_the_same_bytes(draw: Draw, tmp_path: Path) -> None:
     seen = check_pair(draw, range(QUICK), tmp_path, WATCHED)
     assert not [name for name in PAIRS[draw][0] if not seen[name]]
+
+
+def test_arriving_blocks_that_other_requests_hit_give_the_same_bytes() -> None:
+    check(SHARED_ARRIVALS)
 
 
 @pytest.mark.full
