@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 import ahead_draws
-from draw_sources import Scattered
+from draw_sources import Draws, Scattered
 from drawn_scenarios import BASES, scattered
 from drawn_traits import traits
 from exact_runs import check, contents, run
-from group_draws import fits, grouped, pressed
+from group_draws import Json, fits, grouped, kept, pressed
 
 QUICK, FULL, PARTS = 40, 400, 4
 
@@ -36,10 +36,7 @@ def check_grouped(chosen: Iterable[int], folder: Path, ahead: bool = False) -> C
             error.add_note(f"grouped {number}: {scenario!r}")
             raise
         kinds = [kind["kind"] for kind in scenario["cluster"]["model"]["kv_groups"]]
-        shown = traits(scenario, result)
-        kept = ["kept state", *(f"kept state, {name}" for name in shown)]
-        states = scenario["cluster"]["kv"].get("states")
-        seen.update(["scenarios", kinds[-1], *shown, *(kept if states == "all" else [])])
+        seen.update(["scenarios", kinds[-1], *traits(scenario, result)])
     return seen
 
 
@@ -55,14 +52,13 @@ def test_models_with_groups_of_layers_give_the_same_bytes_on_many_scenarios(part
     seen = check_grouped(range(QUICK + part * each, QUICK + (part + 1) * each), tmp_path)
     for name in ("sliding", "state", "latent", "preemption", "eviction", "prefix hit", "in flight at the horizon"):
         assert seen[name], name
-    assert seen["kept state, prefix hit"] and seen["kept state, eviction"]
 
 
-def check_pressed(chosen: Iterable[int], ahead: bool = False) -> Counter[str]:
+def check_pressed(chosen: Iterable[int], ahead: bool = False, draw: Callable[[Draws], Json] = pressed) -> Counter[str]:
     seen: Counter[str] = Counter()
     for number in chosen:
         draws = Scattered(number)
-        scenario = ahead_draws.ahead(draws, pressed(draws)) if ahead else pressed(draws)
+        scenario = ahead_draws.ahead(draws, draw(draws)) if ahead else draw(draws)
         try:
             result = check(scenario, watching=False)
         except Exception as error:
@@ -107,3 +103,16 @@ def test_asynchronous_scheduling_changes_what_a_model_with_windows_does() -> Non
     scenario = pressed(Scattered(1))
     ahead = {**scenario, "cluster": {**scenario["cluster"], "async_scheduling": True}}
     assert contents(run(ahead))["column finished_ps"] != contents(run(scenario))["column finished_ps"]
+
+
+def test_kept_states_give_the_same_bytes() -> None:
+    seen = check_pressed(range(QUICK // 2), draw=kept)
+    for name in ("preemption", "eviction", "prefix hit", "queueing"):
+        assert seen[name], name
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("part", range(PARTS))
+def test_kept_states_give_the_same_bytes_on_many_scenarios(part: int) -> None:
+    each = FULL // PARTS
+    check_pressed(range(QUICK + part * each, QUICK + (part + 1) * each), ahead=part % 2 == 0, draw=kept)
