@@ -10,11 +10,14 @@ import pytest
 
 from headway.latency import build, read_gpu, read_model
 from headway.latency.all_reduce import exchange
+from headway.latency.base import StepShape
 from headway.latency.experts import busiest_gpu, experts_read
 from headway.latency.gpus import interconnect, interconnects
-from headway.latency.joint_steps import GRAPH_TOKENS, JointHardware, run_group_of, slowest
+from headway.latency.joint_steps import GRAPH_TOKENS, JointHardware, run_group_after_pause, run_group_of, slowest
+from headway.latency.overlap import overlap
 from headway.latency.shards import kv_blocks, rank_weight_bytes
-from headway.latency.step_models.hardware import Hardware
+from headway.latency.step_models.hardware import Hardware, HardwareVerifier
+from headway.latency.verification import UNITS, RankShape, Verification
 
 MODEL = read_model("qwen3-30b-a3b", "model")
 H200 = read_gpu("h200", "gpu")
@@ -133,3 +136,50 @@ def test_a_rank_holds_its_share_of_the_experts() -> None:
     assert rank_weight_bytes(MODEL, 2) == MODEL.weight_bytes - experts // 2
     alone, ranked = (kv_blocks(MODEL, H200, 1, 16, dp=dp) for dp in (1, 2))
     assert ranked - alone == pytest.approx(experts // 2 / (MODEL.kv_bytes_per_token * 16), abs=1)
+
+
+def test_the_work_of_the_host_is_hidden_behind_the_joint_step() -> None:
+    shapes: list[StepShape] = [(4, 4000, ()), (40, 40_000, ())]
+    gpu, short, long = (joint(host=host) for host in ("0s", "1ms", "900ms"))
+    first, increment, _ = gpu.run_group(shapes)
+    assert 10**9 < first < 900 * 10**9
+    hidden, shown = (run_group_of(overlap(model)) for model in (short, long))
+    assert hidden(shapes)[:2] == (first, increment)
+    assert shown(shapes)[:2] == (900 * 10**9, 0)
+    assert run_group_after_pause(overlap(short), shapes)[0] == first + 10**9 == short.run_group(shapes)[0]
+
+
+def test_ranks_pad_to_the_captured_size_of_the_largest() -> None:
+    shapes: list[StepShape] = [(3, 3000, ()), (9, 9000, ())]
+    plain, graphs = joint(), joint(graph_sizes=[16, 64])
+    own = max(plain.own.run(*shape)[0] - plain.own.token_ps(shape[0]) for shape in shapes)
+    own += graphs.own.token_ps(9)
+    assert graphs.own.token_ps(9) > plain.own.token_ps(9)
+    assert graphs.run_group(shapes)[0] == own + plain.shared_ps(18, 32)
+
+
+def test_larger_steps_than_the_largest_graph_are_not_padded() -> None:
+    shapes: list[StepShape] = [(3, 3000, ()), (9, 9000, ())]
+    assert joint(graph_sizes=[1, 8]).run_group(shapes)[0] < joint().run_group(shapes)[0]
+
+
+def test_ranks_that_speculate_compute_their_drafts_in_the_joint_step() -> None:
+    """Two equal ranks take their own part, and the experts and the exchange have the tokens of both."""
+    model = joint()
+    alone = HardwareVerifier(model.own, 3).run(16, 16_000 * UNITS, 24 * UNITS, ())
+    ranks: list[RankShape] = [(16, 16_000 * UNITS, 24 * UNITS, ())] * 2
+    first, increment, _ = Verification(model, 2, None, 7).group(ranks)
+    assert (first, increment) == (alone[0] + model.shared_ps(96, 96) + 7, alone[1])
+    idle: RankShape = (0, 0, 0, ())
+    assert Verification(model, 2).group([ranks[0], idle])[0] == alone[0] + model.shared_ps(49, 96)
+
+
+def test_each_pass_of_a_draft_waits_for_the_slowest_rank() -> None:
+    target, draft = joint(), joint(host="0s")
+    ranks: list[RankShape] = [(16, 16_000 * UNITS, 24 * UNITS, ()), (2, 90_000 * UNITS, 3 * UNITS, ((10, 4),))]
+    alone: list[RankShape] = [(*rank[:3], ()) for rank in ranks]
+    passes = [Verification(target, 2).group(ranks)[0], Verification(draft, 2).group(ranks)[0]]
+    shapes: list[StepShape] = [(16, 16_000, ()), (2, 90_000, ())]
+    again = Verification(target, 2, draft).group(ranks)[0] - sum(passes)
+    assert again == pytest.approx(draft.run_group(shapes)[0], rel=1e-3)  # a unit of context is a whole picosecond
+    assert Verification(target, 2, draft).group(alone)[0] < Verification(target, 2, draft).group(ranks)[0]

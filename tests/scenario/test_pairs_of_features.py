@@ -1,4 +1,4 @@
-"""Features of engines that are not simulated together: an error in one sentence, and `auto` is off."""
+"""Pairs of features of engines: which are simulated together, and what `async_scheduling: auto` means beside them."""
 
 from __future__ import annotations
 
@@ -12,27 +12,19 @@ from headway.scenario.cluster_spec import Cluster
 DRAFTS: dict[str, Any] = {"speculation": {"tokens": 2, "acceptance": 0.5}}
 RANKS: dict[str, Any] = {"model": "qwen3-30b-a3b", "gpu": "h200", "dp": 2}
 WINDOWS: dict[str, Any] = {"model": "gpt-oss-20b", "gpu": "h200"}
-AHEAD: dict[str, Any] = {"async_scheduling": True}
 CURRENT: dict[str, Any] = {"latency": {"model": "hardware", "engine": "vllm-0.19"}}
 
 
-@pytest.mark.parametrize(
-    ("keys", "key"),
-    [
-        (AHEAD | DRAFTS, "async_scheduling"),
-        (AHEAD | RANKS, "async_scheduling"),
-        (AHEAD | WINDOWS, "async_scheduling"),
-        (DRAFTS | RANKS, "speculation"),
-        (DRAFTS | WINDOWS, "speculation"),
-        (WINDOWS | {"dp": 2}, "dp"),
-    ],
-)
-def test_features_that_are_not_simulated_together_are_an_error(keys: dict[str, Any], key: str) -> None:
-    with pytest.raises(HeadwayError, match=rf"^cluster\.{key}: is not simulated .*; .*\.$"):
-        Cluster.read(keys)
+def test_speculation_and_sliding_windows_are_not_simulated_together() -> None:
+    with pytest.raises(HeadwayError, match=r"^cluster\.speculation: is not simulated .*; .*\.$"):
+        Cluster.read(DRAFTS | WINDOWS)
 
 
-@pytest.mark.parametrize("keys", [DRAFTS, RANKS, WINDOWS])
-def test_automatic_scheduling_is_not_asynchronous_beside_such_features(keys: dict[str, Any]) -> None:
-    assert Cluster.read(CURRENT).schedules_ahead()
-    assert not Cluster.read(CURRENT | keys).schedules_ahead()
+@pytest.mark.parametrize("keys", [DRAFTS | RANKS, WINDOWS | {"dp": 2}, DRAFTS | WINDOWS | {"kv": {"hybrid": False}}])
+def test_other_pairs_are(keys: dict[str, Any]) -> None:
+    Cluster.read(keys | {"async_scheduling": True})
+
+
+@pytest.mark.parametrize("keys", [{}, RANKS, WINDOWS, {"model": "deepseek-v3", "gpu": "h200", "dp": 16, "ep": True}])
+def test_automatic_scheduling_follows_the_engine(keys: dict[str, Any]) -> None:
+    assert Cluster.read(CURRENT | keys).schedules_ahead()

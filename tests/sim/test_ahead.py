@@ -9,6 +9,7 @@ import pytest
 import headway
 from headway.errors import HeadwayError
 from headway.latency.overlap import Overlapped
+from headway.scenario.cluster_spec import Cluster
 from headway.types import PS_PER_SECOND
 
 MS = PS_PER_SECOND // 1000
@@ -119,6 +120,37 @@ def test_only_the_first_step_after_a_pause_pays_for_the_host(tmp_path: Any) -> N
     table["host"] = "15ms"  # longer than the GPU's steps
     slow = simulate(tmp_path, rows, {"max_tokens": 3}, latency=table)
     assert slow["finished_ps"] == [55, 155]
+
+
+SPECULATING = {"tokens": 1, "acceptance": 1, "draft": "0ms"}
+
+
+@pytest.mark.parametrize(("output", "steps"), [(2, 2), (3, 3), (4, 3), (5, 4)])
+def test_with_speculation_an_end_is_foreseen_only_one_token_before_it(tmp_path: Any, output: int, steps: int) -> None:
+    """The prefill gives a token, and each step two. A step that begins with at least two tokens to come may give only
+    one of them, so the engine has formed another one."""
+    done = simulate(tmp_path, [(0, 10, output)], {"max_tokens": output}, speculation=SPECULATING)
+    assert done["finished_ps"] == [10 * (1 + output // 2)]
+    assert done["result"].summary()["instances"][0]["busy_s"] == 0.01 * steps
+
+
+def test_with_speculation_the_work_of_the_host_is_hidden() -> None:
+    def steps(host: str, **cluster: Any) -> tuple[int, int]:
+        keys = {"gpu": "h200", "latency": {"model": "hardware", "host": host}, "speculation": SPECULATING, **cluster}
+        model = Cluster.read(keys).verification()
+        assert model is not None
+        return model.run(8, 8000, ())[:2]
+
+    gpu = steps("0ms")
+    assert steps("1ms", async_scheduling=False)[0] == gpu[0] + MS
+    assert steps("1ms", async_scheduling=True) == gpu
+    assert steps("900ms", async_scheduling=True) == (900 * MS, 0)
+
+
+def test_the_engine_of_2026_schedules_ahead_unless_the_host_drafts() -> None:
+    for draft, ahead in (("ngram", False), ({"layers": 1}, True), ("1ms", True)):
+        keys = {"gpu": "h200", "latency": {"engine": "vllm-0.19"}, "speculation": {**SPECULATING, "draft": draft}}
+        assert Cluster.read(keys).schedules_ahead() == ahead
 
 
 def test_only_engines_of_a_version_that_does_so_schedule_asynchronously_by_default() -> None:

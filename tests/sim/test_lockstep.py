@@ -177,3 +177,15 @@ def test_ranks_written_as_instances_err_in_both_directions(rate: str) -> None:
     assert tuple(round(mean, 2) for mean in found) == COMPARED[rate]
     table = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
     assert f"| {rate} | {found[0]:.2f} ms | {found[1]:.2f} ms |" in table
+
+
+def test_with_asynchronous_scheduling_an_arrival_at_one_rank_misses_the_next_joint_step(run: Any) -> None:
+    """The second request arrives in the first step of 6 ms. The second step has only one decode, 2 ms, and the third
+    one has the prefill and the last token of the first request, 6 ms."""
+    requests = [(0, 4, 3), (1, 4, 1)]
+    assert ends_ms(run(requests, 0, 1)) == [14, 12]
+    assert ends_ms(run(requests, 0, 1, async_scheduling=True)) == [14, 14]
+
+
+def test_an_idle_engine_with_asynchronous_scheduling_begins_at_once(run: Any) -> None:
+    assert ends_ms(run([(0, 4, 3), (30, 4, 1)], 0, 1, async_scheduling=True)) == [10, 36]

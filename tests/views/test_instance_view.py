@@ -15,8 +15,10 @@ from headway import ADMIT, ClusterView, Context, HeadwayError, InstanceView, Req
 from headway.control.flights import Flight
 from headway.control.plane import ControlPlane
 from headway.errors import UndeclaredSignal
+from headway.experiment.engines import engines
 from headway.policies.priority import NoPriority
 from headway.policies.registry import Entry, build
+from headway.scenario.scenario import Scenario
 from headway.types import NO_PRIORITY, PS_PER_SECOND, Path
 
 SECOND = PS_PER_SECOND
@@ -181,6 +183,20 @@ def test_a_run_s_windows_are_those_of_its_records() -> None:
 
 
 # --- estimates -----------------------------------------------------------------------------------------------------
+
+
+def test_drafts_leave_less_of_a_step_to_the_pending_prefill() -> None:
+    """In a step of 50 tokens, 10 decodes that compute 4 tokens each leave 10, not 40, for a prompt of 40."""
+    keys = {"model": "fixed", "prefill_tokens_per_s": 1000, "decode_tokens_per_s": 1000}
+    cluster = {"instances": 1, "max_batch_tokens": 50, "latency": keys}
+    drafts = {"speculation": {"tokens": 3, "acceptance": 0.5}}
+    loaded = [
+        Scenario.load({"workload": {"requests": 1, "rate": "1/s"}, "cluster": cluster | more}) for more in ({}, drafts)
+    ]
+    for scenario, steps in zip(loaded, (1, 4), strict=True):
+        (engine,) = engines(scenario.cluster)
+        engine.view._estimator = Steps()
+        assert engine.view.estimate(40, 10, 0, 0) == pytest.approx(0.04 + 0.1 * steps)
 
 
 def test_the_estimates_are_the_steps_that_the_pending_prefill_takes() -> None:

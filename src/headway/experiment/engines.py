@@ -102,6 +102,10 @@ def _speculate(engines: list[EngineSetup], spec: Engines) -> None:
         engine.latency = verification
         engine.speculation = SpeculationSetup(rates, rates[DEFAULT_CLASS], width, ahead)
         engine.view.max_batch_size = min(engine.view.max_batch_size, engine.view.max_batch_tokens // width)
+        engine.view._decode_tokens = width
+        if engine.target is not None and engine.servers:
+            engine.target.max_batch_size = engine.view.max_batch_size * engine.ranks
+            engine.target._decode_tokens = width
 
 
 def _groups(layout: KvLayout | None, pages: int) -> KvGroups | None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from headway.config import section
 from headway.config.keys import INTERNAL, Duration, Form
 from headway.config.schema import Names
+from headway.latency.engine_memory import EngineLoad, EngineMemory
 from headway.latency.tables import SPELLED, Table, load, plain
 
 
@@ -23,6 +24,7 @@ class EngineHost(Struct, frozen=True):
     quantise_ps: Duration = 0  # for each layer of a model that computes in 8 bits
     exposed_ps: Duration = 0  # the part of `step` that asynchronous scheduling does not hide
     async_scheduling: bool = False  # whether this version schedules asynchronously by default
+    memory: EngineMemory | None = None  # None if it is unknown
     name: Annotated[str, INTERNAL] = ""
 
 
@@ -34,12 +36,24 @@ def engines() -> Table[EngineHost]:
     return load("engines.yaml", "engines", read)
 
 
+def find_engine(name: object) -> EngineHost | None:
+    """Return an engine. For `auto` and for an unknown engine, return None."""
+    key = plain(name) if isinstance(name, str) else ""
+    table = engines()
+    return table.entries.get(table.aliases.get(key, key))
+
+
+def engine_load(name: object, tokens: int, sequences: int) -> EngineLoad | None:
+    """Return what decides the memory that an engine takes, if its steps have up to `tokens` tokens and `sequences`
+    sequences. If the engine or its memory is unknown, return None."""
+    entry = find_engine(name)
+    return None if entry is None or entry.memory is None else EngineLoad(entry.memory, tokens, sequences)
+
+
 def engine_schedules_ahead(name: object) -> bool:
     """Return whether an engine schedules asynchronously by default. For `auto` and for an unknown engine, return
     False."""
-    key = plain(name) if isinstance(name, str) else ""
-    table = engines()
-    entry = table.entries.get(table.aliases.get(key, key))
+    entry = find_engine(name)
     return entry is not None and entry.async_scheduling
 
 

@@ -71,11 +71,14 @@ class Gpu(Struct, frozen=True):
     idle_watts: Annotated[Amount, "power when idle"] = 0.0
     busy_watts: Annotated[Amount, "power when busy"] = 0.0
     name: Annotated[str, "name in reports"] = "custom"
-    # It will decide `gpu_blocks: auto` in a later set of defaults. Until then, `memory` does.
+    # It decides `gpu_blocks: auto` if the engine is known. Otherwise, `memory` does.
     visible: Annotated[
         int | None,
         bytes_of_at_least(1),
-        Doc("memory that nvidia-smi or rocm-smi reports; shown, without effect on a run", default="unknown"),
+        Doc(
+            "memory that nvidia-smi or rocm-smi reports; decides `gpu_blocks: auto` if the engine is known",
+            default="unknown",
+        ),
     ] = None
     link: Annotated[
         str | None,

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec.structs import replace
 
 from headway.latency import step_cost
 from headway.latency.all_reduce import AllReduce
 from headway.latency.base import Chunk, LatencyModel, Run, StepShape, times
+from headway.latency.graphs import padded
 
 if TYPE_CHECKING:
     from headway.latency.step_models.hardware import Hardware
@@ -27,7 +28,15 @@ if TYPE_CHECKING:
 GRAPH_TOKENS: Final = 512
 MAX_ENTRIES: Final = 1 << 16  # maximum number of cached costs
 
-RunGroup = Callable[[Sequence[StepShape]], Run]
+# Prices the step of one rank: the arguments are the model of what the rank computes alone, and the rank's place.
+Price = Callable[[LatencyModel, int], Run]
+
+
+class RunGroup(Protocol):
+    """Returns the joint run of the steps of all ranks, in order. Some ranks know more of their steps than the shapes
+    say: then `price` is their own price. A decode computes `width` tokens."""
+
+    def __call__(self, shapes: Sequence[StepShape], price: Price | None = None, width: int = 1) -> Run: ...
 
 
 def run_group_of(model: LatencyModel) -> RunGroup:
@@ -36,10 +45,17 @@ def run_group_of(model: LatencyModel) -> RunGroup:
     return partial(_run_apart, model) if own is None else own
 
 
-def _run_apart(model: LatencyModel, shapes: Sequence[StepShape]) -> Run:
+def run_group_after_pause(model: LatencyModel, shapes: Sequence[StepShape]) -> Run:
+    """Return the joint run of ranks whose steps begin after a pause of the GPU. Only its first step is one."""
+    own: RunGroup | None = getattr(model, "run_group_after_pause", None)
+    return run_group_of(model)(shapes) if own is None else own(shapes)
+
+
+def _run_apart(model: LatencyModel, shapes: Sequence[StepShape], price: Price | None = None, width: int = 1) -> Run:
     """Return the joint run if each rank's steps take as long as those of an engine of its own. An idle rank computes
     a dummy token, which never takes longest."""
-    return slowest([model.run(*shape) for shape in shapes if shape[0] or shape[2]])
+    busy = [place for place, shape in enumerate(shapes) if shape[0] or shape[2]]
+    return slowest([model.run(*shapes[place]) if price is None else price(model, place) for place in busy])
 
 
 def slowest(runs: Iterable[Run]) -> Run:
@@ -67,12 +83,23 @@ class JointHardware:
         part = whole.part
         self.routed = next(matmul for matmul in part.matmuls if matmul.experts > 1)
         rest = tuple(matmul for matmul in part.matmuls if matmul.experts == 1)
-        own: Any = type(whole)(whole.profile, replace(part, matmuls=rest), whole.host, whole.reduce)
+        own: Any = type(whole)(
+            whole.profile,
+            replace(part, matmuls=rest),
+            whole.host,
+            whole.reduce,
+            exposed_ps=whole.exposed_ps,
+            graph_sizes=whole.graph_sizes,
+        )
         self.own: Hardware = own if factor == 1 else own.scale(factor)
         self._shared: dict[tuple[int, int], int] = {}
 
     def scale(self, factor: Fraction) -> JointHardware:
         return JointHardware(self.whole, self.dp, self.exchange, self.factor * factor)
+
+    def split_host(self) -> tuple[JointHardware, int, int]:
+        whole, step, sequence = self.whole.split_host()
+        return JointHardware(whole, self.dp, self.exchange, self.factor), step, sequence
 
     def doubts(self, tokens: int, sequences: int = 0) -> str | None:
         doubt = self.whole.doubts(tokens, sequences)
@@ -84,20 +111,20 @@ class JointHardware:
         """Return the run of one rank while the others are idle. Policies estimate with it."""
         return self.run_group([(decodes, context, chunks), *[(0, 0, ())] * (self.dp - 1)])
 
-    def run_group(self, shapes: Sequence[StepShape]) -> Run:
-        tokens = [decodes + sum(length for length, _ in chunks) for decodes, _, chunks in shapes]
-        most = max(tokens)
-        pads = most <= GRAPH_TOKENS
+    def run_group(self, shapes: Sequence[StepShape], price: Price | None = None, width: int = 1) -> Run:
+        tokens = [decodes * width + sum(length for length, _ in chunks) for decodes, _, chunks in shapes]
+        most, sizes = max(tokens), self.whole.graph_sizes
+        pads = most <= (sizes[-1] if sizes else GRAPH_TOKENS)
         runs = []
-        for shape, count in zip(shapes, tokens, strict=True):
+        for place, count in enumerate(tokens):
             if count:
-                first, increment, steps = self.own.run(*shape)
+                first, increment, steps = self.own.run(*shapes[place]) if price is None else price(self.own, place)
                 if pads and count < most:
                     first += self.own.token_ps(most) - self.own.token_ps(count)
                 runs.append((first, increment, steps))
         # Padding tokens visit experts like others. An idle rank's tokens are all equal, so they visit the same experts.
         visiting = sum((most if pads else count) if count else 1 for count in tokens)
-        gathered = self.dp * most if pads else sum(max(count, 1) for count in tokens)
+        gathered = self.dp * padded(most, sizes) if pads else sum(max(count, 1) for count in tokens)
         first, increment, steps = slowest(runs)
         return first + self.shared_ps(visiting, gathered), increment, steps
 

@@ -17,6 +17,9 @@ from headway.latency.kv_layers import find_layers
 from headway.latency.shapes import ModelShape
 
 ALIGNED: Final = 16  # an engine raises the tokens of a block to a multiple of this number, to fit a state
+# A group whose states are kept at the end of each block is one with a window of two tokens: the next token needs the
+# state after the token before it, so a request holds the block of that token, and a hit needs one block.
+KEPT_STATE: Final = 2
 UNEQUAL: Final = 1.5  # from this ratio of layers on, the kind with fewer layers decides the size of groups
 
 
@@ -35,9 +38,15 @@ class KvLayout(Struct, frozen=True):
 
 
 def kv_layout(
-    model: ModelShape, tp: int, block_tokens: int, hybrid: bool = True, where: str = "cluster.kv"
+    model: ModelShape,
+    tp: int,
+    block_tokens: int,
+    hybrid: bool = True,
+    where: str = "cluster.kv",
+    keeps_states: bool = False,
 ) -> KvLayout:
-    """Return the groups of a model. Without `hybrid`, layers with windows keep every token, too."""
+    """Return the groups of a model. Without `hybrid`, layers with windows keep every token, too. With `keeps_states`,
+    states are kept at the end of each block."""
     heads = max(model.kv_heads / tp, 1.0)
     token = 2 * heads * model.head_dim * float(model.kv_size)  # bytes of a token in one layer
     counts = {kind.kind: kind.layers for kind in model.kv_groups} or {"full": model.layers}
@@ -59,6 +68,9 @@ def kv_layout(
     if max(counts.values()) < size * UNEQUAL:
         size = max(counts.values())
     groups = {kind: -(-layers // size) for kind, layers in counts.items()}
+    if keeps_states and state is not None:
+        full = groups.get("full", 0) + groups.get("latent", 0)
+        return KvLayout(layer * size, full, groups["state"], KEPT_STATE)
     return KvLayout(
         layer * size,
         groups.get("full", 0) + groups.get("latent", 0),

@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headway.errors import HeadwayError
+from headway.latency.engine_memory import EngineLoad, as_loaded, taken_bytes, usable_bytes
 from headway.latency.exact_numbers import share
 from headway.latency.gpus import Gpu, gpus
 from headway.latency.kv_layers import find_layers
@@ -196,18 +197,24 @@ def kv_blocks(
     where: str = "cluster",
     dp: int = 1,
     hybrid: bool = True,
+    engine: EngineLoad | None = None,
 ) -> int:
     """Return the number of KV blocks that fit into memory in addition to the weights:
     floor((memory·tp·utilization - weights) / (bytes of a block)). With several data-parallel ranks, this is the number
     of each rank.
 
-    This assumes that activations and graph pools fit into the memory that `utilization` leaves free. If you know a
-    measured number of blocks, use that number.
+    With an `engine`, memory is what programs can use of it, and what the engine takes is subtracted. Without one, this
+    assumes that activations and graph pools fit into the memory that `utilization` leaves free.
     """
     part = share(utilization, f"{where}.utilization")
     offered = int(gpu.memory * tp * part)
+    if engine is not None:
+        taken = taken_bytes(engine, model, tp)
+        offered, model = int(usable_bytes(gpu) * part) * tp - taken * tp, as_loaded(model)
     place = f"{tp} × {gpu.name} offers {{}} at {float(part * 100):g} % utilisation; raise tp or choose a larger GPU."
     weights, block = rank_weight_bytes(model, dp), model.kv_bytes_per_token * block_tokens
+    if 0 < model.kv_heads < tp:
+        block = block * tp // model.kv_heads  # each GPU has a KV head, so some GPUs have copies
     if model.kv_groups:
         block = kv_layout(model, tp, block_tokens, hybrid, where).page_bytes * tp
     for size, what in ((weights, "of weights"), (weights + block, "for its weights and one KV block")):

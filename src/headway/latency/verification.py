@@ -14,8 +14,11 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from headway.latency.base import FOREVER, Chunk, LatencyModel, Run, scale_model, times
+from headway.latency.joint_steps import run_group_of
 
 UNITS: Final = 64  # units of a token
+# Decodes, context, growth of the context per step, and chunks of a data-parallel rank, as `Verifier.run` has them.
+RankShape = tuple[int, int, int, Sequence[Chunk]]
 
 
 class Verifier(Protocol):
@@ -69,6 +72,7 @@ class Verification:
         models = [model] if draft is None else [model, draft]
         self._passes = [verifier(each, tokens + 1) for each in models]
         self._again = None if draft is None or tokens < 2 else verifier(draft, 1)
+        self._ranks: dict[tuple[LatencyModel, int], Verifier] = {}  # of what a data-parallel rank computes alone
 
     def scale(self, factor: Fraction) -> Verification:
         draft = None if self.draft is None else scale_model(self.draft, factor)
@@ -96,3 +100,27 @@ class Verification:
                 increment += (self.tokens - 1) * rise
                 k_max = min(k_max, steps)
         return total, increment, k_max
+
+    def group(self, ranks: Sequence[RankShape]) -> Run:
+        """Return the joint run of data-parallel ranks that wait for each other. They do so in each pass of a model."""
+        runs = [self._joint(self.model, self.tokens + 1, ranks)]
+        if self.draft is not None:
+            runs.append(self._joint(self.draft, self.tokens + 1, ranks))
+        decoding = any(decodes for decodes, _, _, _ in ranks)
+        if decoding and self.draft is not None and self._again is not None:
+            alone = [(decodes, context, growth, ()) for decodes, context, growth, _ in ranks]
+            runs += [self._joint(self.draft, 1, alone)] * (self.tokens - 1)
+        total = self.draft_ps if decoding else 0
+        for first, _, _ in runs:
+            total += first
+        return total, sum(increment for _, increment, _ in runs), min(steps for _, _, steps in runs)
+
+    def _joint(self, model: LatencyModel, width: int, ranks: Sequence[RankShape]) -> Run:
+        def price(own: LatencyModel, place: int) -> Run:
+            each = self._ranks.get((own, width))
+            if each is None:
+                each = self._ranks[own, width] = verifier(own, width)
+            return each.run(*ranks[place])
+
+        shapes = [(decodes, context // UNITS, chunks) for decodes, context, _, chunks in ranks]
+        return run_group_of(model)(shapes, price, width)

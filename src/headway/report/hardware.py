@@ -10,7 +10,9 @@ from headway.report.number_format import GAP, count, number
 from headway.report.terminal import facts, table
 
 SPEC_SHEET = "spec sheet"
-SEEN = "The vendor's GB decide gpu_blocks: auto. GiB seen are what the driver reports, without effect on a run yet."
+SEEN = (
+    "gpu_blocks: auto uses the GiB seen (what the driver reports) if `latency` names an engine, else the vendor's GB."
+)
 NOT_MEASURED = "A spec sheet profile uses the card's peaks with the efficiencies of a measured card; results say so."
 
 ORIGINS = {
@@ -95,7 +97,7 @@ def _engines(engines: Mapping[str, Any]) -> list[RenderableType]:
 
 def _memory(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     visible = card["visible_mib"]
-    note = "as the driver reports it; gpu_blocks: auto still uses the vendor's memory"
+    note = "as the driver reports it; gpu_blocks: auto uses it if `latency` names an engine"
     return [] if visible is None else [("visible", f"{visible:,.0f} MiB, {note}")]
 
 

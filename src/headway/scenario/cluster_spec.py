@@ -16,9 +16,8 @@ from headway.config.section import read
 from headway.config.wording import cut, shown
 from headway.errors import HeadwayError
 from headway.latency import GpuSpec, LatencySpec, ModelSpec
-from headway.latency.engines import engine_schedules_ahead
-from headway.latency.overlap import overlap
-from headway.latency.verification import Verification
+from headway.latency.engines import engine_load, engine_schedules_ahead
+from headway.latency.overlap import Overlapped, overlap, split_host
 from headway.policies import registry
 from headway.policies.policy_schema import policy_form
 from headway.scenario.kv_spec import Kv
@@ -144,7 +143,8 @@ class Engines(Struct, frozen=True):
         """Return whether the engine schedules asynchronously."""
         if self.async_scheduling != "auto":
             return self.async_scheduling
-        if self.speculates() is not None or self.kv_layout() is not None or self.in_lockstep():
+        speculation = self.speculates()
+        if speculation is not None and speculation.draft == "ngram":  # the host finds them in the tokens of a step
             return False
         return engine_schedules_ahead(self.latency_section().get("engine", "auto"))
 
@@ -152,14 +152,16 @@ class Engines(Struct, frozen=True):
         """Return the section `speculation` if it has an effect."""
         return self.speculation if self.speculation is not None and self.speculation.tokens else None
 
-    def verification(self, where: str = "cluster") -> Verification | None:
+    def verification(self, where: str = "cluster") -> latency.LatencyModel | None:
         """Return the step times of an engine that speculates. If it does not, return None."""
         speculation = self.speculates()
         if speculation is None:
             return None
         section, shape, card = self.latency_section(), self.shape(where), self.card(where)
-        model = latency.build(section, shape, card, self.tp, f"{where}.latency")
-        return speculation.verification(model, section, shape, card, self.tp, f"{where}.speculation")
+        model = latency.build(section, shape, card, self.tp, f"{where}.latency", self.dp, self.ep)
+        gpu, step, sequence = split_host(model) if self.schedules_ahead() else (model, 0, 0)
+        steps = speculation.verification(gpu, section, shape, card, self.tp, f"{where}.speculation", self.dp, self.ep)
+        return Overlapped(steps, step, sequence) if step or sequence else steps
 
     def kv_layout(self, where: str = "cluster") -> latency.KvLayout | None:
         """Return how the KV cache is divided between groups of layers. If every layer keeps every token, return
@@ -167,7 +169,8 @@ class Engines(Struct, frozen=True):
         shape = self.shape(where)
         if not shape.kv_groups:
             return None
-        layout = latency.kv_layout(shape, self.tp, self.kv.block_tokens, self.kv.hybrid, f"{where}.kv")
+        keeps_states = self.kv.states == "all"
+        layout = latency.kv_layout(shape, self.tp, self.kv.block_tokens, self.kv.hybrid, f"{where}.kv", keeps_states)
         if not layout.windows and not layout.states:
             return None
         plain = {
@@ -177,16 +180,10 @@ class Engines(Struct, frozen=True):
         }
         other = next((key for key, good in plain.items() if not good), None)
         if other is not None:
-            raise HeadwayError(f"{where}.kv.{other}: {_whole(shape.name, layout)}")
-        apart = {
-            "speculation": self.speculates() is not None,
-            "async_scheduling": self.async_scheduling is True,
-            "dp": self.dp > 1 and shape.experts > 0,
-        }
-        other = next((key for key, here in apart.items() if here), None)
-        if other is not None:
+            raise HeadwayError(f"{where}.kv.{other}: {_whole(shape)}")
+        if self.speculates() is not None:
             wrong = f"is not simulated together with the sliding windows or states of {shape.name}"
-            raise HeadwayError(f"{where}.{other}: {wrong}; remove this key, or set 'kv: {{hybrid: false}}'.")
+            raise HeadwayError(f"{where}.speculation: {wrong}; remove this key, or set 'kv: {{hybrid: false}}'.")
         return layout
 
     def kv_blocks(self, where: str = "cluster") -> int:
@@ -203,7 +200,8 @@ class Engines(Struct, frozen=True):
         if speculation is not None:
             shape = speculation.loaded(shape, f"{where}.speculation")
         place, hybrid = f"{where}.kv", self.kv.hybrid
-        return latency.kv_blocks(shape, self.card(where), self.tp, size, share, place, self.dp, hybrid)
+        load = engine_load(self.latency_section().get("engine"), self.max_batch_tokens, self.max_batch_size)
+        return latency.kv_blocks(shape, self.card(where), self.tp, size, share, place, self.dp, hybrid, load)
 
     def halves(self, where: str = "cluster") -> dict[str, Engines]:
         """Return the prefill and decode pools of a disaggregated deployment by role. For a monolithic deployment,
@@ -249,13 +247,13 @@ class Engines(Struct, frozen=True):
         return written | {"transfer": write(self.transfer)}
 
 
-def _whole(name: str, layout: latency.KvLayout) -> str:
-    """Return why an engine of this model cannot move blocks, and what would be right."""
-    if layout.states:
-        return f"Headway does not move or rank the states of {name}; remove this key."
+def _whole(shape: latency.ModelShape) -> str:
+    """Return why an engine of a model with windows or states cannot move blocks, and what would be right."""
+    if any(kind.kind == "state" for kind in shape.kv_groups):
+        return f"Headway does not move or rank the states of {shape.name}; remove this key."
     return (
-        f"needs layers that keep every token, but {name} has sliding windows; set 'hybrid: false', as engines do that "
-        "move KV blocks, or remove this key."
+        f"needs layers that keep every token, but {shape.name} has sliding windows; set 'hybrid: false', as engines do "
+        "that move KV blocks, or remove this key."
     )
 
 
@@ -405,7 +403,7 @@ def _check(pool: E, keys: Json, where: str) -> E:
     for place, part in parts.items():
         layout = part.kv_layout(place)
         if layout is not None:
-            raise HeadwayError(f"{where}.architecture: a transfer {_whole(part.shape().name, layout)}")
+            raise HeadwayError(f"{where}.architecture: a transfer {_whole(part.shape())}")
     check_shared({role: half.kv for role, half in halves.items()}, where)
     prefill, decode = (half.instances for half in halves.values())
     if "instances" in keys and pool.instances != prefill + decode:
@@ -440,9 +438,6 @@ def _check_ranks(pool: Engines, where: str, split: bool) -> None:
     if pool.ep and pool.tp * pool.dp > shape.experts:
         wrong = f"{pool.tp} × {pool.dp} GPUs cannot share the {shape.experts} experts of {shape.name}"
         raise HeadwayError(f"{where}.ep: {wrong}; lower tp or dp.")
-    if pool.async_scheduling is True and pool.in_lockstep():
-        wrong = "is not simulated for data-parallel ranks that step in lockstep"
-        raise HeadwayError(f"{where}.async_scheduling: {wrong}; use auto or false, or set dp: 1.")
     if pool.dp > 1 and split:
         wrong = "is not simulated for prefill and decode instances"
         raise HeadwayError(f"{where}.dp: {wrong}; set dp: 1 and more instances, or use 'architecture: monolithic'.")
@@ -454,12 +449,6 @@ def _check_speculation(pool: Engines, where: str) -> None:
     speculation = pool.speculates()
     if speculation is not None:
         pool.verification(where)
-        if pool.async_scheduling is True:
-            wrong = "is not simulated together with speculation"
-            raise HeadwayError(f"{where}.async_scheduling: {wrong}; use auto or false, or remove 'speculation'.")
-        if pool.in_lockstep():
-            wrong = "is not simulated for data-parallel ranks that step in lockstep"
-            raise HeadwayError(f"{where}.speculation: {wrong}; remove it, or set dp: 1.")
         if speculation.tokens >= pool.max_batch_tokens:
             wrong = f"must be below max_batch_tokens ({pool.max_batch_tokens}), got {speculation.tokens}"
             raise HeadwayError(f"{where}.speculation.tokens: {wrong}. A decode computes all its drafts in one step.")

@@ -48,8 +48,9 @@ class Kv(Struct, frozen=True):
     gpu_blocks: Annotated[
         Positive | Literal["auto"],
         "KV blocks of an instance; `auto` computes them from the memory that the weights leave free, up to "
-        "`utilization`. The resolved scenario of a run shows the number. If the model has groups of layers, as with "
-        "sliding windows, this is the number of pages that the groups share, which vLLM calls GPU blocks",
+        "`utilization`. If `latency` names an `engine`, it also subtracts what that engine takes. The resolved "
+        "scenario of a run shows the number. If the model has groups of layers, as with sliding windows, this is the "
+        "number of pages that the groups share, which vLLM calls GPU blocks",
     ] = "auto"
     utilization: Annotated[Share, "share of the GPU's memory that the engine may use"] = 0.9
     prefix_caching: Annotated[bool, "whether requests reuse cached blocks of equal prefixes"] = True
@@ -65,6 +66,12 @@ class Kv(Struct, frozen=True):
         "manager does; if false, every layer keeps every token",
         QUIET,
     ] = True
+    states: Annotated[
+        Literal["none", "all"],
+        "for models with state layers: whether later requests can continue from the states at the ends of blocks "
+        "(vLLM: mamba_cache_mode); with `none`, prefixes are not cached at all",
+        QUIET,
+    ] = "none"
     eviction: Annotated[
         Literal["lru", "lfu", "priority"],
         "which cached content is evicted first, on the GPU and in the tiers: the least recently released (lru), the "

@@ -186,8 +186,11 @@ class Speculation(Struct, frozen=True):
         card: latency.Gpu,
         tp: int,
         where: str,
+        dp: int = 1,
+        ep: bool = False,
     ) -> Verification:
-        """Return the step times. `section` describes the latency model `model` of the target."""
+        """Return the step times. `section` describes the latency model `model` of the target, on an engine with `dp`
+        ranks; with `ep`, GPUs have whole experts."""
         drafter = self.drafter(where)
         if drafter is None:
             return Verification(model, self.tokens, None, self._draft_ps(where))
@@ -196,4 +199,4 @@ class Speculation(Struct, frozen=True):
             raise HeadwayError(f"{where}.draft: {wrong}; give a duration, such as 1ms.")
         shape = drafter.shape(target, f"{where}.draft")
         own = {**section, "host": "0s", "host_sequence": "0s"}
-        return Verification(model, self.tokens, latency.build(own, shape, card, tp, f"{where}.draft"))
+        return Verification(model, self.tokens, latency.build(own, shape, card, tp, f"{where}.draft", dp, ep))

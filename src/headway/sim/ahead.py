@@ -45,7 +45,7 @@ class Loaded(NamedTuple):
 class Ahead:
     """What the scheduler does not know yet about requests that have arrived or ended."""
 
-    __slots__ = ("leaving", "loaded", "paused", "scheduler", "unseen", "wasted", "wasted_context", "wastes")
+    __slots__ = ("joint", "leaving", "loaded", "paused", "scheduler", "unseen", "wasted", "wastes")
 
     def __init__(self, scheduler: StepScheduler) -> None:
         self.scheduler = scheduler
@@ -53,9 +53,9 @@ class Ahead:
         self.unseen: deque[Unseen] = deque()
         self.loaded: deque[Loaded] = deque()
         self.leaving: list[tuple[Job, bool]] = []  # requests that ended with the last step, and whether to keep blocks
-        self.wasted = 0  # number of decodes of the next step that are wasted
-        self.wasted_context = 0  # sum of the context lengths of these decodes
+        self.wasted: list[int] = []  # context lengths of the decodes of the next step that are wasted
         self.paused = True  # whether the GPU waits for the host before the next step
+        self.joint = False  # whether the instance is a rank that waits for other ranks in each step
         self.wastes = scheduler.view.role != "prefill"  # a prefill instance computes exactly one token
         scheduler.unseen = self.unseen
 
@@ -68,9 +68,12 @@ class Ahead:
         scheduler.queue.refused = None
         self.leaving.append((job, keeps_blocks))
         decoding = job.ends_at_step >= 0 and self.wastes
-        if decoding and (job.expired or job.output_tokens != job.request.max_tokens):
-            self.wasted += 1
-            self.wasted_context += job.computed + 1
+        if decoding and (job.expired or not self.foresees_end(job)):
+            self.wasted.append(job.computed + 1)
+
+    def foresees_end(self, job: Job) -> bool:
+        """Return whether the scheduler knew that the last step would be the last one of a request."""
+        return job.output_tokens == job.request.max_tokens and self.scheduler.batch.foresees_end(job)
 
     def form(self, now: int) -> bool:
         """Form the next step as the engine did before the last step ended. Return whether the step after it may have
@@ -79,11 +82,12 @@ class Ahead:
         for job, _, load in self.loaded:
             loader.ready.remove(job)
             loader.loading[job] = load
+        wasted = len(self.wasted) * scheduler.batch.width
         scheduler.max_batch_size -= len(self.leaving)
-        scheduler.max_batch_tokens -= self.wasted
+        scheduler.max_batch_tokens -= wasted
         once = scheduler.form_step(now)
         scheduler.max_batch_size += len(self.leaving)
-        scheduler.max_batch_tokens += self.wasted
+        scheduler.max_batch_tokens += wasted
         for job, _, _ in self.loaded:
             del loader.loading[job]
             loader.ready.append(job)
@@ -94,7 +98,7 @@ class Ahead:
         scheduler = self.scheduler
         for job, keeps_blocks in self.leaving:
             if not keeps_blocks:
-                scheduler.cache.release(job.holds, job.blocks)
+                scheduler.cache.release(job.holds, job.blocks, None, job.released)
             if scheduler.adapters is not None:
                 scheduler.adapters.leave(job.request.adapter)
         if self.leaving:
@@ -131,6 +135,8 @@ def enqueue(instance: Instance, job: Job, now: int, priority: float, hints: Hint
 
 def note_loaded(instance: Instance, job: Job, load: Load, now: int) -> bool:
     """Note that the blocks of a request have arrived. Return whether a step can begin at this instant."""
+    if instance.run.end >= 0 and (instance.queue.waiting or part_of(instance).unseen):
+        instance.cut(now)  # a waiting request may hit these blocks when the next step is formed
     if not is_idle(instance):
         part_of(instance).loaded.append(Loaded(job, steps_at(instance, now), load))
     return wake(instance, now)
@@ -178,42 +184,55 @@ def show(instance: Instance, now: int, before: int) -> None:
             instance.queue.add(entry.job, entry.arrived_ps, entry.priority, entry.hints)
         else:
             step = loaded.popleft().step
+        lost = step > batch.steps and run.end < 0  # the request arrived during a step that has no end
         at = now if step == batch.steps else run.boundary(step - batch.steps)
-        if full and at <= now:  # a step that is lost has no end
+        if full and at <= now and not lost:
             scheduler.note_waiting(at)
 
 
 def flush(instance: Instance, now: int) -> None:
     """Let the scheduler see everything, and free what ended requests hold, because the instance stops."""
-    ahead, batch = part_of(instance), instance.batch
+    ahead = part_of(instance)
     show(instance, now, NEVER)
     ahead.free()
-    ahead.wasted = ahead.wasted_context = 0
-    if instance.run.end >= 0 and not batch.running:  # all tokens of the step are wasted
-        instance.run.end = -1
-        instance.rest(now)
+    ahead.wasted.clear()
 
 
 def form(instance: Instance, now: int) -> bool:
-    """Form the next step. Return whether it does not repeat."""
-    ahead, batch, scheduler = part_of(instance), instance.batch, instance.scheduler
+    """Form the next step. Return whether it does not repeat. For a rank in lockstep, `form_again` completes this when
+    all ranks have formed their steps."""
+    ahead, batch = part_of(instance), instance.batch
     ahead.paused = instance.busy_from < 0
-    news = bool(ahead.leaving or ahead.unseen or ahead.loaded)
     update_stores(instance, now)
     once = ahead.form(now)
-    if news and not batch.running and not ahead.wasted:  # no step could be formed ahead, so the GPU has to wait
-        ahead.paused = True
+    if ahead.joint:
+        return once
+    return form_again(instance, now, once, not batch.running and not ahead.wasted)
+
+
+def form_again(instance: Instance, now: int, once: bool, empty: bool) -> bool:
+    """Let the scheduler see all that has arrived or ended. If no step could be formed ahead (`empty`), the GPU has to
+    wait, and the step is formed now. Return whether the step does not repeat; `once` says so of the step as formed
+    before."""
+    ahead, scheduler = part_of(instance), instance.scheduler
+    news = bool(ahead.leaving or ahead.unseen or ahead.loaded)
+    ahead.paused = ahead.paused or empty
+    if news:
         reveal(instance, now)
-        once = ahead.form(now)
-    elif news:
-        reveal(instance, now)
-        if scheduler.waiting or scheduler.ready:
+        if empty:
+            once = ahead.form(now)
+        elif scheduler.waiting or scheduler.ready:
             once = True
     update_stores(instance, now)
     instance.view.queued = scheduler.count_queued()
     if instance.equal_steps is not None:
         instance.equal_steps.note(now)
     return once
+
+
+def has_work(instance: Instance) -> bool:
+    """Whether a formed step computes anything, be it wasted tokens alone."""
+    return bool(instance.batch.running) or (instance.ahead is not None and bool(instance.ahead.wasted))
 
 
 def reveal(instance: Instance, now: int) -> None:
@@ -225,13 +244,11 @@ def reveal(instance: Instance, now: int) -> None:
 def plan(instance: Instance, now: int, once: bool) -> int:
     """Plan the next run of steps, including the wasted decodes of its first step."""
     ahead, batch, planner = part_of(instance), instance.batch, instance.planner
-    wasted, context = ahead.wasted, ahead.wasted_context
-    ahead.wasted = ahead.wasted_context = 0
-    batch.decodes += wasted
-    batch.context += context
-    end = planner.plan_after_pause(now) if ahead.paused else planner.plan(now, once or wasted > 0)
-    batch.decodes -= wasted
-    batch.context -= context
+    wasted = ahead.wasted
+    batch.add_wasted(wasted, 1)
+    end = planner.plan_after_pause(now) if ahead.paused else planner.plan(now, once or bool(wasted))
+    batch.add_wasted(wasted, -1)
+    wasted.clear()
     return end
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Batch:
     __slots__ = (
         "ahead", "block_steps", "block_tokens", "context", "counted", "decodes", "ending", "entered",
-        "growth", "lanes", "partial", "phases", "running", "steps", "width",
+        "growth", "lanes", "partial", "peers", "phases", "running", "steps", "width",
     )  # fmt: skip
 
     block_steps: int | Fraction  # a decode needs at most `steps // block_steps + 1` new blocks in `steps` steps
@@ -29,6 +29,7 @@ class Batch:
         self.width = 1  # number of tokens that a decode computes in a step
         self.ahead = 0  # number of tokens beyond its next one for which a decode needs blocks
         self.lanes: Lanes | None = None  # set if decodes generate more than one token per step
+        self.peers: list[Batch] = []  # the batches of all ranks of an engine whose ranks step in lockstep
         self.running: dict[Job, Job] = {}  # running requests in order of entry
         self.entered = 0  # number of entries into the batch so far
         self.partial: Job | None = None  # the request whose prefill is unfinished, if there is one
@@ -81,6 +82,12 @@ class Batch:
     def note_released(self, job: Job) -> None:
         """Update the number of blocks that windows have left behind. Without sliding windows, there are none."""
 
+    def add_wasted(self, contexts: list[int], sign: int) -> None:
+        """Count decodes of these context lengths whose tokens of the next step are wasted, or with `sign` -1, count
+        them no longer. They grow in no further step."""
+        self.decodes += sign * len(contexts)
+        self.context += sign * sum(contexts)
+
     def forget_end(self, job: Job) -> None:
         """Remove a request from `ending`, because it stops before its last token."""
         self.ending = [entry for entry in self.ending if entry[2] is not job]
@@ -108,6 +115,11 @@ class Batch:
 
     def count_drafts(self, job: Job) -> None:
         """Count the drafts of a decode that stops. There are none."""
+
+    def foresees_end(self, job: Job) -> bool:
+        """Return whether it was certain before the last step that a request would reach its last token in it. The
+        request has just stopped decoding."""
+        return True
 
     def generated_before(self, job: Job) -> int:
         """Return how many tokens a request that has just stopped decoding had generated before the last step."""

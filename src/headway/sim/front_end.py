@@ -73,6 +73,9 @@ def count_after_step(instance: Instance, steps: int) -> Counts:
     waiting = 0
     for ticket in instance.queue.waiting:
         waiting += ticket.enqueued_ps <= began
+    if instance.ahead is not None:
+        for entry in instance.ahead.unseen:
+            waiting += entry.arrived_ps <= began
     return waiting, len(instance.batch.running)
 
 

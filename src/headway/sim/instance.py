@@ -35,7 +35,7 @@ from headway.sim.setup import EngineSetup
 from headway.sim.step_scheduler import StepScheduler
 from headway.sim.tier import Tier
 from headway.sim.tiers import Tiers
-from headway.sim.windows import WindowedBatch, WindowedBlocks, WindowedLatency, Windows
+from headway.sim.windows import WindowedBatch, WindowedBlocks, Windows, windowed
 from headway.types import NEVER, Hints
 from headway.views.instance import InstanceView
 
@@ -111,7 +111,7 @@ class Instance:
         self.release = self.scheduler.release if self.ahead is None else self.ahead.release
         latency = priced(engine.latency, self.batch)
         if windows is not None:
-            latency = WindowedLatency(latency, windows.batch)
+            latency = windowed(latency, windows.batch)
         self.planner = RunPlanner(self.run, self.batch, self.blocks, self.adapters, latency, walks, cuts)
         self.expiring: list[Job] = []  # running requests whose clients have given up during the current run of steps
         self.handing: dict[Job, None] = {}  # requests in handover whose prompts this instance has computed

@@ -86,6 +86,9 @@ def cool(instance: Instance, now: int) -> None:
         instance.history.record(instance, now)
     if instance.ahead is not None:
         flush(instance, now)
+        if instance.run.end >= 0:  # all tokens of the step are wasted
+            instance.run.end = -1
+            instance.rest(now)
     instance.planner.replace(now)
     cache, evicted = instance.cache, instance.cache.evicted
     cache.now = now

@@ -12,7 +12,11 @@ from collections.abc import Sequence
 from fractions import Fraction
 from heapq import heappush
 
-from headway.latency.base import Chunk, LatencyModel, Run
+from msgspec.structs import replace
+
+from headway.latency.base import Chunk, LatencyModel, Run, StepShape
+from headway.latency.joint_steps import Price
+from headway.latency.overlap import Overlapped
 from headway.latency.verification import UNITS, Verification
 from headway.results.recorder import InstanceStats
 from headway.sim.batch import Batch
@@ -166,6 +170,13 @@ class SpeculativeBatch(Batch):
     def generated_before(self, job: Job) -> int:
         return (job.origin + (self.steps - 1) * job.rate) // UNITS
 
+    def foresees_end(self, job: Job) -> bool:
+        # A step generates at least one token. A prefill generates exactly one.
+        return job.decodes_from == self.steps or self.generated_before(job) == job.output_tokens - 1
+
+    def add_wasted(self, contexts: list[int], sign: int) -> None:
+        super().add_wasted([context * UNITS for context in contexts], sign)
+
     def reserved(self, job: Job) -> int:
         """Return the units for which a decode would have blocks at the instance's step 0, rounded so that the number of
         blocks is the number of whole periods in them."""
@@ -196,9 +207,19 @@ class Prices:
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
         return self.verification.steps(decodes, context, self.batch.growth, chunks)
 
+    def run_group(self, shapes: Sequence[StepShape], price: Price | None = None, width: int = 1) -> Run:
+        growths = [batch.growth for batch in self.batch.peers]
+        ranks = [
+            (decodes, context, growth, chunks)
+            for (decodes, context, chunks), growth in zip(shapes, growths, strict=True)
+        ]
+        return self.verification.group(ranks)
+
 
 def priced(latency: LatencyModel, batch: Batch) -> LatencyModel:
     """Return the latency model with which an instance plans its steps."""
     if isinstance(latency, Verification):
         return Prices(latency, batch)
+    if isinstance(latency, Overlapped) and isinstance(latency.gpu, Verification):
+        return replace(latency, gpu=Prices(latency.gpu, batch))
     return latency

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headway.latency.joint_steps import run_group_of
+from headway.latency.joint_steps import run_group_after_pause, run_group_of
+from headway.sim.ahead import form_again, has_work
 from headway.sim.leap import Run, steps_begun
 from headway.types import NEVER
 
@@ -30,6 +31,9 @@ class RankRun(Run):
     def cut(self, now: int) -> bool:
         return self.lockstep.cut(now, self)
 
+    def cut_later(self, now: int) -> None:
+        self.lockstep.cut_later(now, self)
+
 
 class Lockstep:
     """The ranks of an engine. To the event loop, they are one instance."""
@@ -46,7 +50,10 @@ class Lockstep:
             self.planner = rank.planner
             self.run_group = run_group_of(rank.planner.pace.model)
         rank.planner = self.planner
+        if rank.ahead is not None:
+            rank.ahead.joint = True
         self.ranks.append(rank)
+        self.ranks[0].batch.peers.append(rank.batch)  # its latency model prices the steps of all ranks
 
     def begin(self, now: int) -> int:
         """Form the next step of every rank, and plan how often the joint step repeats. Return when this run of steps
@@ -56,7 +63,11 @@ class Lockstep:
         once = False
         for rank in self.ranks:
             once = rank.form(now) or once
-        if not any(rank.batch.running for rank in self.ranks):
+        if self.ranks[0].ahead is not None:
+            empty = not any(map(has_work, self.ranks))
+            for rank in self.ranks:
+                once = form_again(rank, now, False, empty) or once
+        if not any(map(has_work, self.ranks)):
             for rank in self.ranks:
                 rank.go_idle(now)
             return -1
@@ -70,21 +81,33 @@ class Lockstep:
     def plan(self, now: int, once: bool) -> int:
         """Plan the joint run that begins now with the steps that were formed, and return when it ends. If `once` is
         set, the step does not repeat."""
-        planner = self.planner
+        planner, paused, wasted = self.planner, False, False
         if now >= planner.paced_until:
             model, planner.paced_until = planner.pace.at(now)
             self.run_group = run_group_of(model)
+        for rank in self.ranks:
+            if rank.ahead is not None:
+                rank.batch.add_wasted(rank.ahead.wasted, 1)
+                paused, wasted = paused or rank.ahead.paused, wasted or bool(rank.ahead.wasted)
         shapes: list[StepShape] = [
             (rank.batch.decodes, rank.batch.context, [(want, job.computed) for job, want in rank.run.chunks])
             for rank in self.ranks
         ]
-        first, increment, steps = self.run_group(shapes)
+        if wasted:
+            for rank in self.ranks:
+                assert rank.ahead is not None
+                rank.batch.add_wasted(rank.ahead.wasted, -1)
+                rank.ahead.wasted.clear()
+        if paused:
+            first, increment, steps = run_group_after_pause(planner.pace.at(now)[0], shapes)
+        else:
+            first, increment, steps = self.run_group(shapes)
         loading = 0
         for rank in self.ranks:
             if rank.adapters is not None and rank.adapters.loading_ps:
                 loading = max(loading, rank.adapters.take_loading())
         first += loading
-        if once or loading or planner.walks:
+        if once or paused or wasted or loading or planner.walks:
             steps = 1
         for rank in self.ranks:
             if steps > 1:
@@ -111,12 +134,22 @@ class Lockstep:
         """End the joint run at the first step boundary at or after this instant. Return whether it was cut and ends
         now. If so, finish the runs of all ranks except `own`, whose instance finishes it."""
         ends = Run.cut(own, now)
-        for rank in self.ranks:
-            if rank.run is not own and rank.run.end >= 0:  # a rank that has lost its requests has no run
-                rank.run.length, rank.run.end = own.length, own.end
-                if ends:
-                    rank.finish_run(now)
+        for rank in self.others(own):
+            rank.run.length, rank.run.end = own.length, own.end
+            if ends:
+                rank.finish_run(now)
         return ends
+
+    def cut_later(self, now: int, own: RankRun) -> None:
+        """End the joint run one step after the first step boundary at or after this instant, unless it ends there or
+        earlier."""
+        Run.cut_later(own, now)
+        for rank in self.others(own):
+            rank.run.length, rank.run.end = own.length, own.end
+
+    def others(self, own: RankRun) -> list[Instance]:
+        """Return the other ranks with a run. A rank that has lost its requests has none."""
+        return [rank for rank in self.ranks if rank.run is not own and rank.run.end >= 0]
 
 
 def repeats(rank: Instance, steps: int) -> int:

@@ -13,7 +13,11 @@ from collections.abc import Sequence
 from fractions import Fraction
 from heapq import heappop, heappush
 
-from headway.latency.base import FOREVER, Chunk, LatencyModel, Run, scale_model
+from msgspec.structs import replace
+
+from headway.latency.base import FOREVER, Chunk, LatencyModel, Run, StepShape, scale_model
+from headway.latency.joint_steps import Price, run_group_of
+from headway.latency.overlap import Overlapped
 from headway.latency.step_models.hardware import WindowedHardware
 from headway.sim.batch import Batch
 from headway.sim.grouped_cache import GroupedCache
@@ -86,6 +90,11 @@ class WindowedBatch(Batch):
                 job.request.prompt_tokens + self.moved_to - 1 - job.decoding_from - 1
             )  # at the last step moved to
             job.released = max(job.released, self.cache.groups.first_kept(computed, self.block_tokens))
+
+    def add_wasted(self, contexts: list[int], sign: int) -> None:
+        super().add_wasted(contexts, sign)
+        # `contexts` below counts them as if they were as long as the window.
+        self.near += sign * sum(min(context - self.window, 0) for context in contexts)
 
     def phase_of(self, job: Job) -> int:
         """Return at which steps, modulo the block size, the window of a decode leaves a block behind."""
@@ -278,3 +287,21 @@ class WindowedLatency:
         else:
             first, increment, steps = self.model.run(decodes, context, chunks)
         return first, increment, min(steps, batch.next_join() - batch.steps)
+
+    def run_group(self, shapes: Sequence[StepShape], price: Price | None = None, width: int = 1) -> Run:
+        """Return the joint run of data-parallel ranks, each of which prices its steps with its own windows."""
+        batches = self.batch.peers
+
+        def own_price(model: LatencyModel, place: int) -> Run:
+            batch = batches[place]
+            assert isinstance(batch, WindowedBatch)
+            return WindowedLatency(model, batch).run(*shapes[place])
+
+        return run_group_of(self.model)(shapes, own_price)
+
+
+def windowed(latency: LatencyModel, batch: WindowedBatch) -> LatencyModel:
+    """Return the latency model with which an instance plans its steps, if its model has sliding windows."""
+    if isinstance(latency, Overlapped):
+        return replace(latency, gpu=WindowedLatency(latency.gpu, batch))
+    return WindowedLatency(latency, batch)

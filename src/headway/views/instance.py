@@ -228,6 +228,7 @@ class InstanceView:
 
     _recent: Recent | None = field(default=None, init=False)  # the router's own measurements; None: not recorded
     _estimator: Estimator | None = field(default=None, init=False)
+    _decode_tokens: int = field(default=1, init=False)  # tokens that a decode computes in a step, drafts included
     _load_rule: LoadRule = field(default="snapshot", init=False)  # how `effective_load` is computed
 
     @property
@@ -311,8 +312,9 @@ class InstanceView:
         """Return the seconds to compute the pending prefill tokens and `tokens` more.
 
         The prefill is split into steps of at most max_batch_tokens. In each step, every running sequence also decodes
-        one token. The total context of the running sequences is assumed to be the prompt tokens in flight minus the
-        pending prefill tokens. The estimator returns the time of a step.
+        one token, and verifies its drafts if the engine speculates. The total context of the running sequences is
+        assumed to be the prompt tokens in flight minus the pending prefill tokens. The estimator returns the time of a
+        step.
         """
         return self.estimate(tokens, self.running, self.pending_prefill_tokens, self.inflight_tokens)
 
@@ -322,7 +324,8 @@ class InstanceView:
             raise HeadwayError(f"{self.id}: there is no estimator of step times. Bind the policies to a Context first.")
         step_seconds = self._estimator.step_seconds
         context = inflight_tokens - pending if decodes and inflight_tokens > pending else 0
-        chunk = self.max_batch_tokens - decodes if self.max_batch_tokens > decodes else 1
+        decoded = decodes * self._decode_tokens
+        chunk = self.max_batch_tokens - decoded if self.max_batch_tokens > decoded else 1
         steps, rest = divmod(pending + tokens, chunk)
         seconds = step_seconds(self, rest, decodes, context) if rest else 0.0
         return seconds + steps * step_seconds(self, chunk, decodes, context) if steps else seconds

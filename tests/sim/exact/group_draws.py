@@ -52,10 +52,12 @@ def grouped(scenario: Json, draws: Draws) -> Json:
     model = draw_groups(draws)
     cluster = scenario["cluster"]
     size = cluster["kv"].get("block_tokens", 16)
-    if any(kind["kind"] == "state" for kind in model["kv_groups"]) and size < 16:
-        cluster["kv"]["block_tokens"] = 16
+    states = "none"
+    if any(kind["kind"] == "state" for kind in model["kv_groups"]):
+        cluster["kv"]["block_tokens"] = max(size, 16)
+        states = cluster["kv"]["states"] = pick(draws, "none", "all")
     shape = read_model(model, "model")
-    layout = kv_layout(shape, 1, 16)
+    layout = kv_layout(shape, 1, 16, keeps_states=states == "all")
     blocks = cluster["kv"].get("gpu_blocks", 1000)
     window = -(-(layout.window + cluster["max_batch_tokens"]) // size) + 1
     tight = layout.full * blocks + layout.windows * min(blocks, window) + layout.states
@@ -117,3 +119,17 @@ def pressed(draws: Draws) -> Json:
         "warmup": 0,
         **pick(draws, {}, {"horizon": "80ms"}),
     }
+
+
+def kept(draws: Draws) -> Json:
+    """Draw such a scenario whose layers have states in place of windows, and keep them at the ends of blocks."""
+    scenario = pressed(draws)
+    cluster, size, longest = scenario["cluster"], 16, 160
+    *full, other = cluster["model"]["kv_groups"]
+    cluster["model"]["kv_groups"] = [*full, {"kind": "state", "layers": other["layers"], "state_bytes": 64}]
+    layout = kv_layout(read_model(cluster["model"], "model"), 1, size, keeps_states=True)
+    near = min(longest // size, -(-cluster["max_batch_tokens"] // size) + 2)
+    alone = layout.full * longest // size + layout.windows * near
+    pages = alone + draws.between(0, pick(draws, 3, 2 * alone))
+    cluster["kv"] |= {"block_tokens": size, "gpu_blocks": pages, "states": "all"}
+    return scenario

@@ -181,6 +181,13 @@ class Cache:
                 self.lru.append(block)
         job.blocks = []
 
+    def drop_tail(self, job: Job) -> None:
+        """Let go of the blocks behind the computed tokens of a request."""
+        while len(job.blocks) > self.ceil(job.computed):
+            block = job.blocks.pop()
+            block.holders.remove(job)
+            self.empty.append(block)
+
     def check(self) -> None:
         assert self.held() + len(self.lru) + len(self.empty) == len(self.all)
         assert all(not block.holders and block.identity is None for block in self.empty)

@@ -31,6 +31,9 @@ class AheadInstance(Instance):
         self.wasted: list[int] = []  # contexts of the decodes of the next step that are wasted
         self.closing = False  # whether requests that let go of their blocks have ended
         self.between = False  # whether a step has just ended
+        self.before: dict[int, int] = {}  # tokens that a request had before the step that has just ended
+        # Contexts are in 64ths of a token where decodes verify drafts.
+        self.unit, self.width = (1, 1) if self.speculation is None else (64, 1 + self.speculation.tokens)
 
     def comes(self, job: Job, now: int) -> None:
         if self.step or self.between:
@@ -43,12 +46,20 @@ class AheadInstance(Instance):
             super().let_go(job)
             return
         self.cache.publish(job, 0)
+        self.cache.drop_tail(job)
         self.leaving.append(job)
         if job.decoding and (job in self.gave_up or job.generated < job.output or not self.foreseen(job)):
-            self.wasted.append(job.computed + 1)
+            self.wasted.append(self.unit * (job.computed + 1))
 
     def foreseen(self, job: Job) -> bool:
-        return job.request.max_tokens == job.output
+        """Whether the engine knew the last token before the step: the limit is reached even if no draft is accepted."""
+        return job.request.max_tokens == job.output and self.before[job.row] == job.output - 1
+
+    def gain(self, entry: Scheduled) -> int:
+        if entry.job.row < 0:  # a step of wasted tokens alone
+            return 1
+        self.before[entry.job.row] = entry.job.generated
+        return super().gain(entry)
 
     def in_use(self) -> list[str]:
         users = [*self.running, *self.leaving]
@@ -57,12 +68,12 @@ class AheadInstance(Instance):
     def begin(self, now: int) -> None:
         latency, peak, wasted = self.latency, self.peak, self.wasted
         self.max_batch_size -= len(self.leaving)
-        self.max_batch_tokens -= len(wasted)
+        self.max_batch_tokens -= self.width * len(wasted)
         self.latency = Beside(latency, wasted)
         super().begin(now)
         self.latency = latency
         self.max_batch_size += len(self.leaving)
-        self.max_batch_tokens += len(wasted)
+        self.max_batch_tokens += self.width * len(wasted)
         if not self.step and wasted:
             nobody = Job(-1, 0, NOBODY, 0, 2, 0, Request(0, 0, 1, NOBODY))
             self.step = [Scheduled(nobody, 1, True)]

@@ -403,6 +403,12 @@ def test_the_engine_gives_what_the_reference_gives_with_speculation(examples: in
     search_until(examples, check_speculating, wanted, drawn)
 
 
+@sized(quick=FEW, full=300)
+def test_the_engine_gives_what_the_reference_gives_with_speculation_and_steps_scheduled_ahead(examples: int) -> None:
+    drawn = ahead(speculating(st.one_of(scenarios(), twins(), stopped(scenarios()), adapted(twins()))))
+    search(examples, check, drawn)
+
+
 @st.composite
 def conversations(draw: st.DrawFn) -> tuple[Scenario, list[dict[str, Any]]]:
     """Sessions whose delays are whole steps, or none, in a cache that the longest just fit into, or do not."""

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from headway import latency
 from headway.config.units import bandwidth, duration_ps, duration_text
+from headway.latency.engines import engine_load
 from headway.policies import registry
 from headway.policies.registry import DEFAULT_POLICIES
 from headway.results.findings.observed import Observed, seconds
@@ -377,7 +378,9 @@ def _blocks_in_memory(run: Observed, pool: Pool) -> int | None:
     share = _setting(pool.settings, "kv.utilization")
     try:
         model = latency.read_model(pool.get("model") or whole["model"], "model")
-        return latency.kv_blocks(model, latency.read_gpu(pool.get("gpu"), "gpu"), pool.get("tp"), tokens, share, "kv")
+        gpu, engine = latency.read_gpu(pool.get("gpu"), "gpu"), _setting(pool.settings, "latency.engine")
+        load = engine_load(engine, pool.get("max_batch_tokens"), pool.get("max_batch_size"))
+        return latency.kv_blocks(model, gpu, pool.get("tp"), tokens, share, "kv", engine=load)
     except Exception:  # figures of a user's own model or GPU may be incomplete
         return None
 
