@@ -8,13 +8,13 @@ import sys
 import warnings
 from collections.abc import Callable
 from functools import reduce
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any
 
 from headway.policies.code import Program, language, library, program, rewrite
-from headway.policies.code.library import Memory
 from headway.policies.code.rejection import Exhausted, Misuse
-from headway.types import Path, Request
+from headway.policies.code.state import Memory, Sent
+from headway.types import Path, Reject, Request
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
 
@@ -136,12 +136,13 @@ BITS = {
     str: language.STR,
     type(None): language.NONE,
     list: language.LIST,
-    tuple: language.TUPLE | language.INSTANCES,
+    tuple: language.TUPLE | language.ROW_TUPLES,
     dict: language.DICT,
     range: language.SPAN,
-    Request: language.REQUEST,
-    InstanceView: language.INSTANCE,
-    ClusterView: language.CLUSTER,
+    MappingProxyType: sum(language.MAPPINGS),
+    Sent: language.ANSWER,
+    Reject: language.ANSWER,
+    **{view: kind for kind, view in language.VIEWS.items()},
 }
 
 
@@ -179,6 +180,8 @@ class Checked(rewrite._Rewrite):
 def checking(monkeypatch: Any) -> None:
     """From now on programs check their kinds."""
     given = library.library
-    monkeypatch.setattr(program, "library", lambda take, memory: {**given(take, memory), "_checked": checked})
+    monkeypatch.setattr(
+        program, "library", lambda take, memory, **more: {**given(take, memory, **more), "_checked": checked}
+    )
     monkeypatch.setattr(program, "LIBRARY_NAMES", [*program.LIBRARY_NAMES, "_checked"])
     monkeypatch.setattr(rewrite, "_Rewrite", Checked)

@@ -11,7 +11,7 @@ from oracle import situation
 
 from headway.policies import registry
 from headway.policies.code import CodeError, Program, check, language
-from headway.policies.code.library import Memory
+from headway.policies.code.state import Memory
 from headway.policies.context import Context
 from headway.policies.queues import Ticket
 from headway.types import Request
@@ -142,7 +142,7 @@ RUNNING = {
     ),
     "a text": (
         "return 'i0'",
-        "must return an instance, or its position in `instances`, but returned 'i0', at request 17",
+        r"must return an instance, its position in `instances`, send\(.*, but returned 'i0', at request 17",
     ),
     "a position that is not there": ("return 4", "must return an instance.* but returned 4"),
     "a position before the first": ("return -1", "must return an instance.* but returned -1"),

@@ -15,18 +15,23 @@ from headway.policies.code.language import (
     DEAR,
     DICT,
     FUNCTIONS,
-    INSTANCES,
     LIST,
+    MAPPINGS,
     NODES_A_STEP,
     NONE,
+    NOTES,
     PASSING,
     RECORD,
-    TERM,
+    ROW_TUPLES,
+    ROWS,
+    SAMPLES,
 )
 from headway.policies.code.names import Names
 
 GUARDS: Final = {ast.Add: "_add", ast.Sub: "_sub", ast.Mult: "_mul", ast.Mod: "_mod"}
 PLAIN_FORMS: Final = {f"_{name}": f"_plain_{name}" for name in ("min", "max")}
+LOOKED_UP: Final = {"cached_tokens": ("_cached", "index"), "tenant": ("_tenants", "tenant")}  # function -> table, field
+TABLES: Final = sum(MAPPINGS)
 FACTORY: Final = "_factory"
 LIBRARY: Final = "_library"
 LOOPED: Final = (ast.ListComp, ast.GeneratorExp, ast.DictComp)
@@ -117,7 +122,7 @@ class _Rewrite(ast.NodeTransformer):
         over = node.iter
         if isinstance(over, ast.Call) and isinstance(over.func, ast.Name) and over.func.id == "enumerate":
             over = over.args[0]
-        if self.kinds[over] == INSTANCES:
+        if self.kinds[over] in ROWS:
             items, body = self._each(node.iter, cost(*node.body)), self._statements(node.body)
         else:
             items, body = self._each(node.iter, 0), self._loop(node)
@@ -204,7 +209,7 @@ class _Rewrite(ast.NodeTransformer):
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         if not isinstance(node.slice, ast.Slice):
             place = self.visit(node.slice)
-            if self.kinds[node.value] & DICT and self.kinds[node.slice] & CONTAINER:
+            if self.kinds[node.value] & (DICT | TABLES) and self.kinds[node.slice] & CONTAINER:
                 place = _call("_flat", [place], node)  # charges steps for nested tuples, because hashing them recurses
             return ast.copy_location(ast.Subscript(self.visit(node.value), place, ast.Load()), node)
         bounds = [
@@ -217,11 +222,14 @@ class _Rewrite(ast.NodeTransformer):
         return ast.copy_location(ast.Dict(list(keys), [self.visit(value) for value in node.values]), node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        kind = self.kinds[node.value]
+        kind, gives = self.kinds[node.value], self.kinds[node]
         base = self.visit(node.value)
         if not kind & ~(RECORD | NONE) and kind:
-            return ast.copy_location(ast.Attribute(base, node.attr, ast.Load()), node)
-        return _call("_field", [base, ast.Constant(node.attr)], node)
+            value: ast.expr = ast.copy_location(ast.Attribute(base, node.attr, ast.Load()), node)
+        else:
+            value = _call("_field", [base, ast.Constant(node.attr)], node)
+        # Mappings and lists of views become read-only, so that a program cannot change them.
+        return _call("_frozen", [value], node) if gives & (TABLES | SAMPLES) else value
 
     def visit_ListComp(self, node: ast.ListComp | ast.GeneratorExp) -> ast.expr:
         clauses, elt = self._clauses(node), self._within(node.generators[0].target, node.elt)
@@ -267,10 +275,10 @@ class _Rewrite(ast.NodeTransformer):
         if name in ("any", "all"):
             return self._any_or_all(node, name)
         arguments: list[ast.expr] = [self.visit(argument) for argument in node.args]
-        if name == TERM and not self.explaining:
+        if name in NOTES and not self.explaining:
             return arguments[1]
-        if name in ("cached_tokens", "tenant"):
-            table, field = ("_cached", "index") if name == "cached_tokens" else ("_tenants", "tenant")
+        if name in LOOKED_UP:
+            table, field = LOOKED_UP[name]
             place = ast.Attribute(arguments[0], field, ast.Load())
             return ast.copy_location(ast.Subscript(ast.Name(table, ast.Load()), place, ast.Load()), node)
         called = f"_{name}" if name in FUNCTIONS else name
@@ -310,8 +318,8 @@ class _Rewrite(ast.NodeTransformer):
         """Return whether a `key=` function returns values that are cheap to compare: no containers except a tuple of
         plain values. `node` is the body of the function."""
         if isinstance(node, ast.Tuple):
-            return all(not self.kinds[element] & (CONTAINER | INSTANCES) for element in node.elts)
-        return not self.kinds[node] & (CONTAINER | INSTANCES)
+            return all(not self.kinds[element] & (CONTAINER | ROW_TUPLES) for element in node.elts)
+        return not self.kinds[node] & (CONTAINER | ROW_TUPLES)
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
         return ast.copy_location(ast.Lambda(node.args, self._within(node.args, node.body)), node)
