@@ -18,16 +18,21 @@ class Tenants(Mapping[str, TenantView]):
         self._cluster = cluster
         self._tenants: dict[str, TenantView] = {}
         self._windows = False
+        self._blank: TenantView | None = None  # a tenant without requests, for look-ups of unknown names
 
     def keep_windows(self) -> None:
         """Record windows of any length from now on."""
-        self._windows = True
+        self._windows, self._blank = True, None
         for tenant in self._tenants.values():
             tenant._arrivals = LongWindow(self._cluster.now_ps)
 
     def __getitem__(self, name: str) -> TenantView:
         tenant = self._tenants.get(name)
-        return self._new(self._cluster.now_ps) if tenant is None else tenant
+        if tenant is None:
+            if self._blank is None:
+                self._blank = self._new(self._cluster.now_ps)
+            return self._blank
+        return tenant
 
     def _new(self, now_ps: int) -> TenantView:
         tenant = TenantView(self._cluster, now_ps)

@@ -21,6 +21,7 @@ NESTING: Final = (list, tuple, dict, lang.Frozen)  # types of values whose compa
 FIELDLESS: Final = (*SIZED, int, float, bool, Sent, Reject)
 DIGITS: Final = 13  # significant digits of exp and log, because their last bits differ between machines
 VIEWS: Final = ("items", "keys", "values")  # methods of a dict that return views
+COPIED: Final = 32  # number of elements that a step copies
 STORE: Final = 8  # steps to store an entry of a dict; this is high because a program may choose keys that collide
 
 
@@ -75,7 +76,9 @@ class _Paid:
 
     def frozen(self, value: Any) -> Any:
         """Return a mapping or list of a view as a read-only one. Charge steps for a list, which is copied."""
-        return frozen(self.span(value) if type(value) is list else value)
+        if type(value) is list:
+            self.take(len(value) // COPIED + 1)
+        return frozen(value)
 
     def flat(self, value: Any, depth: int = 0) -> Any:
         """Charge steps for comparing a value, and return the value. If the value is nested too deeply, raise an

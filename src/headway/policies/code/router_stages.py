@@ -37,6 +37,7 @@ from headway.views.instance import InstanceView
 
 NOTHING: Final[list[int]] = []
 REFUSED: Final = "503: refused by the policy's code"
+MOST_HINTS: Final = 32  # maximum number of hints, because each waiting request keeps its hints
 LONGEST_S: Final = 3600  # longest delay in seconds
 
 
@@ -214,7 +215,7 @@ class CodedPriority(CodedRouter):
         score, reason = self.number(answer, request), f"scored by {self.program.name}"
         if hints is None:
             return Priority(score, reason=reason)
-        if type(hints) is not dict or not all(type(name) is str for name in hints):
+        if type(hints) is not dict or len(hints) > MOST_HINTS or not all(type(name) is str for name in hints):
             raise self.wrong(hints, request)
         return Priority(score, {name: self.number(value, request) for name, value in hints.items()}, reason)
 
