@@ -15,7 +15,7 @@ from headway.policies.context import Context
 from headway.results.decisions import RECORDED, Decision, Decisions, PriorityRecord, Verdict
 from headway.results.router_past import RouterPast
 from headway.results.table import Table
-from headway.types import PS_PER_SECOND, Delay, Json, Priority, Reject, Request, Route, Scorecard
+from headway.types import PS_PER_SECOND, Delay, Estimate, Json, Priority, Reject, Request, Route, Scorecard
 from headway.views.cluster import ClusterView
 from headway.views.instance import SIGNALS, InstanceView
 
@@ -60,6 +60,7 @@ class DecisionLog:
         self.scorers, self.cards = array("i"), Words[tuple[str, ...]]()
         self.lowest_wins = array("b")
         self.scored = array("q")
+        self.estimates: dict[int, Estimate] = {}  # index of a decision -> estimate; empty without an estimator
         self.scores = array("d")  # for each decision: the candidates' totals, then their scores by scorer; NaN: none
 
     def journal(self, router: int) -> RouterJournal:
@@ -107,8 +108,11 @@ class DecisionLog:
         self.prompt_tokens.append(prompt_tokens)
         self.prefix.append(prefix)
 
-    def score(self, card: Scorecard | None, names: Sequence[str]) -> None:
-        """Record the scorecard of the last decision, if it has one; `names` are the names of its candidates."""
+    def score(self, card: Scorecard | None, names: Sequence[str], estimate: Estimate | None = None) -> None:
+        """Record the scorecard of the last decision, if it has one; `names` are the names of its candidates. `estimate`
+        is the expected length of the answer."""
+        if estimate is not None:
+            self.estimates[len(self.scored)] = estimate
         self.scored.append(len(self.scores))
         self.lowest_wins.append(card is not None and card.lowest_wins)
         if card is None:
@@ -171,6 +175,7 @@ class DecisionLog:
             lowest_wins=bool(self.lowest_wins[place]),
             prompt_tokens=tokens,
             prefix=f"{prefix:x}" if (prefix := self.prefix[place]) else "",
+            **({} if (estimate := self.estimates.get(place)) is None else _expected(estimate)),
             **recorded | self._state(place, candidates),
             **self._end(self.request[place]),
         )
@@ -215,6 +220,10 @@ class DecisionLog:
             else:
                 rows.append(numbers)
         return dict(zip(names, rows[1:], strict=True)), rows[0]
+
+
+def _expected(estimate: Estimate) -> Json:
+    return {"expected_tokens": estimate.tokens, "expected_error": estimate.error}
 
 
 def _by_tier(signals: dict[str, list[Any]], count: int) -> list[dict[str, int]]:
@@ -306,7 +315,7 @@ class RouterJournal:
             request.prompt_tokens,
             request.path.keys[0] & LARGEST_KEY if request.path.keys else 0,
         )
-        log.score(route.scorecard, self.names)
+        log.score(route.scorecard, self.names, self.cluster._estimate)
         if self.own:
             self.index.touch(target, request.path)
             if prefill >= 0:
