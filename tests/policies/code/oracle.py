@@ -133,7 +133,7 @@ def plain(value: Any) -> Any:
         if isinstance(one, list | tuple):
             parts.append(f"{type(one).__name__} {len(one)}")
             todo += one
-        elif isinstance(one, dict):
+        elif isinstance(one, dict | MappingProxyType):  # mappings of views are read-only in the language
             parts.append(f"dict {len(one)}")
             todo += [part for entry in one.items() for part in entry]
         elif isinstance(one, InstanceView):

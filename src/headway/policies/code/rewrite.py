@@ -14,6 +14,7 @@ from headway.policies.code.language import (
     CONTAINER,
     DEAR,
     DICT,
+    FIELDS,
     FUNCTIONS,
     LIST,
     MAPPINGS,
@@ -25,6 +26,7 @@ from headway.policies.code.language import (
     ROW_TUPLES,
     ROWS,
     SAMPLES,
+    STR,
 )
 from headway.policies.code.names import Names
 
@@ -197,7 +199,12 @@ class _Rewrite(ast.NodeTransformer):
         visited = [self.visit(side) for side in sides]
         for place, op in enumerate(node.ops, 1):
             if isinstance(op, ast.In | ast.NotIn):
-                visited[place] = _call("_scan", [visited[place]], node)
+                if (found := self._looked_up(sides[place], sides[place - 1])) is not None:
+                    visited[place] = found
+                    continue
+                # Comparing texts with texts costs little, so that they are only counted.
+                texts = self.kinds[sides[place - 1]] in (STR, STR | NONE) and _names(sides[place])
+                visited[place] = _call("_span" if texts else "_scan", [visited[place]], node)
                 if nested[place - 1]:
                     visited[place - 1] = _call("_flat", [visited[place - 1]], node)
             elif nested[place - 1] and nested[place]:
@@ -209,6 +216,8 @@ class _Rewrite(ast.NodeTransformer):
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         if not isinstance(node.slice, ast.Slice):
             place = self.visit(node.slice)
+            if (found := self._looked_up(node.value, node.slice)) is not None:
+                return ast.copy_location(ast.Subscript(found, place, ast.Load()), node)
             if self.kinds[node.value] & (DICT | TABLES) and self.kinds[node.slice] & CONTAINER:
                 place = _call("_flat", [place], node)  # charges steps for nested tuples, because hashing them recurses
             return ast.copy_location(ast.Subscript(self.visit(node.value), place, ast.Load()), node)
@@ -222,14 +231,22 @@ class _Rewrite(ast.NodeTransformer):
         return ast.copy_location(ast.Dict(list(keys), [self.visit(value) for value in node.values]), node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        kind, gives = self.kinds[node.value], self.kinds[node]
-        base = self.visit(node.value)
-        if not kind & ~(RECORD | NONE) and kind:
-            value: ast.expr = ast.copy_location(ast.Attribute(base, node.attr, ast.Load()), node)
-        else:
-            value = _call("_field", [base, ast.Constant(node.attr)], node)
+        value = self._read(node)
         # Mappings and lists of views become read-only, so that a program cannot change them.
-        return _call("_frozen", [value], node) if gives & (TABLES | SAMPLES) else value
+        return _call("_frozen", [value], node) if self.kinds[node] & (TABLES | SAMPLES) else value
+
+    def _read(self, node: ast.Attribute) -> ast.expr:
+        """Return the rewritten read of a field. A mapping may still be changed."""
+        kind, base = self.kinds[node.value], self.visit(node.value)
+        if not kind & ~(RECORD | NONE) and kind:
+            return ast.copy_location(ast.Attribute(base, node.attr, ast.Load()), node)
+        return _call("_field", [base, ast.Constant(node.attr)], node)
+
+    def _looked_up(self, mapping: ast.expr, key: ast.expr) -> ast.expr | None:
+        """If a text is looked up in a mapping of a view, return the rewritten mapping. It stays as it is, and
+        the key needs no check. Otherwise return None."""
+        plain = isinstance(mapping, ast.Attribute) and not self.kinds[mapping] & ~TABLES
+        return self._read(mapping) if plain and self.kinds[key] == STR else None  # type: ignore[arg-type]
 
     def visit_ListComp(self, node: ast.ListComp | ast.GeneratorExp) -> ast.expr:
         clauses, elt = self._clauses(node), self._within(node.generators[0].target, node.elt)
@@ -269,6 +286,9 @@ class _Rewrite(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         if isinstance(node.func, ast.Attribute):
+            if node.func.attr == "get" and (found := self._looked_up(node.func.value, node.args[0])) is not None:
+                get = ast.copy_location(ast.Attribute(found, "get", ast.Load()), node)
+                return ast.copy_location(ast.Call(get, [*map(self.visit, node.args)], []), node)
             return _call(f"_{node.func.attr}", [self.visit(node.func.value), *map(self.visit, node.args)], node)
         assert isinstance(node.func, ast.Name)
         name = node.func.id
@@ -323,6 +343,14 @@ class _Rewrite(ast.NodeTransformer):
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
         return ast.copy_location(ast.Lambda(node.args, self._within(node.args, node.body)), node)
+
+
+def _names(node: ast.expr) -> bool:
+    """Return whether an expression is a field that is a tuple of texts in every record that has it."""
+    if not isinstance(node, ast.Attribute):
+        return False
+    fields = [record[node.attr] for record in FIELDS.values() if node.attr in record]
+    return all(field.held == STR for field in fields)
 
 
 def _put(value: ast.expr, base: ast.expr, place: ast.expr, node: ast.stmt) -> ast.stmt:
