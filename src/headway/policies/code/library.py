@@ -286,7 +286,9 @@ def tier_utilization(view: Any, tier: Any) -> float:
 
 
 def estimated_ttft(view: Any, tokens: Any) -> float:
-    if type(tokens) not in (int, float) or not 0 <= tokens < 2**53:
+    if tokens.__class__ is int and -1 < tokens < 2**53:
+        return view.estimated_ttft(tokens)  # type: ignore[no-any-return]
+    if type(tokens) is not float or not 0 <= tokens < 2**53:
         raise Misuse("estimated_ttft takes an instance and a number of tokens")
     return view.estimated_ttft(int(tokens))  # type: ignore[no-any-return]
 
