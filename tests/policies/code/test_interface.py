@@ -13,6 +13,8 @@ pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 
 import both_worlds
 
+import headway
+
 Json = dict[str, Any]
 TENANTS = {"steady": {"weight": 1, "priority": "realtime"}, "bulk": {"weight": 1, "priority": "batch"}}
 WORKLOAD: Json = {
@@ -293,3 +295,68 @@ def test_a_program_decides_it_alike_in_both_worlds(row: str) -> None:
     decisions, _ = alike({"routing": "least-loaded", **policies}, changes)
     assert any(word in str(answer) for _, answer in decisions)
     assert len({str(answer) for _, answer in decisions}) > 1
+
+
+# --- the leap, and trees ---------------------------------------------------------------------------------------------
+
+
+def requests(result: Any) -> Json:
+    return {name: result.requests[name] for name in result.requests}
+
+
+@pytest.mark.parametrize("row", ["decider: whole elsewhere", "estimator: learned from what ended", "routing: a pair"])
+def test_the_leap_equals_the_walk_and_random_cuts(row: str) -> None:
+    policies, changes, _ = DECIDES[row]
+    found = []
+    for leap in (True, False, "random-cuts"):
+        given = scenario({"routing": "least-loaded", **policies}, {**changes, "leap": leap})
+        result = headway.simulate({**given, "routers": {"count": 2, "sync_interval": "50ms"}})
+        found.append((requests(result), result.summary()))
+    assert found[0] == found[1] == found[2]
+
+
+TREES: dict[str, tuple[str, Any, str, Json]] = {
+    "decider": (
+        "decider",
+        {"if": "request.prompt_tokens - cached_tokens(instance) > 300", "then": "split", "else": "whole"},
+        "def apart(request, instance, cluster):\n    return request.prompt_tokens - cached_tokens(instance) > 300\n",
+        PAIRS,
+    ),
+    "estimator": (
+        "estimator",
+        {"if": "request.slo_class == 'batch'", "then": 50, "else": "request.prompt_tokens / 10"},
+        "def estimate(request, cluster):\n"
+        "    return 50 if request.slo_class == 'batch' else request.prompt_tokens / 10\n",
+        {},
+    ),
+    "scheduler": (
+        "scheduler",
+        {
+            "if": "engine.kv_utilization > 0.6",
+            "then": "ticket.request.prompt_tokens",
+            "else": "-ticket.request.prompt_tokens + engine.now",
+        },
+        "def key(ticket, engine):\n    if engine.kv_utilization > 0.6:\n        return ticket.request.prompt_tokens\n"
+        "    return -ticket.request.prompt_tokens + engine.now\n",
+        {"workload": {**WORKLOAD, "rate": "400/s"}},
+    ),
+    "routing": (
+        "routing",
+        {"value": "instance.tier_used.get('cpu', 0) - 3 * instance.inflight - instance.usd_per_hour"},
+        "def score(request, instance, cluster):\n"
+        "    return instance.tier_used.get('cpu', 0) - 3 * instance.inflight - instance.usd_per_hour\n",
+        TIERED,
+    ),
+}
+
+
+@pytest.mark.parametrize("row", TREES)
+def test_a_tree_has_the_same_signals_and_stages(row: str) -> None:
+    stage, tree, source, changes = TREES[row]
+    found = []
+    for spec in ({"name": "tree", "tree": tree}, code(source)):
+        policies = {"routing": "least-loaded", "estimator": "constant", stage: spec}
+        found.append(requests(headway.simulate(scenario(policies, changes))))
+    found.append(requests(headway.simulate(scenario({"routing": "least-loaded"}, changes))))
+    assert found[0] == found[1]
+    assert stage == "estimator" or found[0] != found[2]
