@@ -204,6 +204,10 @@ ATTACKS: dict[str, tuple[tuple[str, str], str]] = {
         "cannot be compared",
     ),
     "looking for a mapping": (routing("while cluster.tenants in [cluster.tenants]:\n    pass"), "cannot be compared"),
+    "mappings in a chain": (
+        routing("return 0 if 't1' in cluster.tenants in [cluster.tenants] else 1"),
+        "cannot be compared",
+    ),
     "the least of mappings": (routing("return min(cluster.tenants, cluster.tenants)"), "cannot be compared"),
     "a mapping as a sort key": (
         routing("return sorted([1, 2], key=lambda x: instances[x].tier_used)[0]"),

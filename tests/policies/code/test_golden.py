@@ -20,7 +20,8 @@ from headway.policies.code import CodeError, Program
 
 FILE = Path(__file__).with_name("golden.json")
 GOLDEN: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
-DRAWN = 60  # programs that are drawn anew for the corpus, come to a value and read what a word below says
+DRAWN = 60  # programs that were drawn, come to a value and read what a word below says
+MORE = ", of more views"  # the end of their names
 VIEWED = ("tier_", "tenants", "priority.", "adapters", "deadline", "estimated_wait")
 
 
@@ -43,8 +44,8 @@ def corpus() -> dict[str, str]:
     found = {name: kept["source"] for name, kept in GOLDEN.items()}  # a program is never dropped
     found |= {name: body(text) for name, (text, _) in RUNNING.items()}
     found |= {name: AROUND + body(text) for name, (text, _) in ALLOWED.items()}
-    seed, known = 0, len(found)
-    while len(found) < known + DRAWN:
+    seed = 0
+    while len([name for name in found if name.endswith(MORE)]) < DRAWN:
         seed += 1
         source = Maker(Random(seed)).source()
         try:
@@ -52,7 +53,7 @@ def corpus() -> dict[str, str]:
         except CodeError:
             continue
         if run(program)[0][-1][0] == "gave" and any(word in source for word in VIEWED):
-            found[f"drawn {seed}, of more views"] = source
+            found[f"drawn {seed}{MORE}"] = source
     return found
 
 

@@ -393,6 +393,10 @@ ALLOWED = {
     ),
     "an annotated name": ("n: int = 1\nreturn n", 1),
     "a large product of three": ("n = 2000000\nreturn 3 if n * n * n > 1 else 0", 3),
+    "a text in a mapping of a chosen view": (
+        "return 1 if 'x' in (instances[0] if request.turn > 5 else instances[1]).tier_used else 2",
+        2,
+    ),
     "a counter": ("n = 0\nfor v in instances:\n    n += v.inflight\nreturn n - 6", 2),
 }
 AROUND = "LIMIT = 3\ndef helper(x):\n    return x\ndef grown(xs):\n    xs.append(0)\n    return len(xs)\n"

@@ -196,12 +196,13 @@ class _Rewrite(ast.NodeTransformer):
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         sides = [node.left, *node.comparators]
         nested = [bool(self.kinds[side] & CONTAINER) for side in sides]
+        if len(sides) == 2 and isinstance(node.ops[0], ast.In | ast.NotIn):
+            found = self._looked_up(sides[1], sides[0])
+            if found is not None:
+                return ast.copy_location(ast.Compare(self.visit(sides[0]), node.ops, [found]), node)
         visited = [self.visit(side) for side in sides]
         for place, op in enumerate(node.ops, 1):
             if isinstance(op, ast.In | ast.NotIn):
-                if (found := self._looked_up(sides[place], sides[place - 1])) is not None:
-                    visited[place] = found
-                    continue
                 # Comparing texts with texts costs little, so that they are only counted.
                 texts = self.kinds[sides[place - 1]] in (STR, STR | NONE) and _names(sides[place])
                 visited[place] = _call("_span" if texts else "_scan", [visited[place]], node)
@@ -243,10 +244,12 @@ class _Rewrite(ast.NodeTransformer):
         return _call("_field", [base, ast.Constant(node.attr)], node)
 
     def _looked_up(self, mapping: ast.expr, key: ast.expr) -> ast.expr | None:
-        """If a text is looked up in a mapping of a view, return the rewritten mapping. It stays as it is, and
-        the key needs no check. Otherwise return None."""
-        plain = isinstance(mapping, ast.Attribute) and not self.kinds[mapping] & ~TABLES
-        return self._read(mapping) if plain and self.kinds[key] == STR else None  # type: ignore[arg-type]
+        """If a text is looked up in a mapping of a view, return the rewritten mapping. It stays as it is, and the key
+        needs no check. Otherwise return None, and leave the mapping to be visited."""
+        if not isinstance(mapping, ast.Attribute) or self.kinds[key] != STR:
+            return None
+        kind = self.kinds[mapping]
+        return self._read(mapping) if kind and not kind & ~TABLES else None
 
     def visit_ListComp(self, node: ast.ListComp | ast.GeneratorExp) -> ast.expr:
         clauses, elt = self._clauses(node), self._within(node.generators[0].target, node.elt)
