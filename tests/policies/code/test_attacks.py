@@ -441,3 +441,27 @@ def test_limits_are_settings() -> None:
     assert "more than 5,000 steps" in says(steps=5000)
     assert "but returned 3000" in says(steps=200_000)
     assert says(steps=200_000, memory_keys=20) == "i20"
+
+
+def test_the_calls_of_score_are_paid_before_the_decision_and_those_by_the_program_when_they_happen() -> None:
+    head = "def score(request, instance, cluster):\n"
+    long = head + "    x = 1\n" + "    x = x + instance.inflight * 2 + instance.queued\n" * 20 + "    return x\n"
+
+    def says(source: str, steps: int) -> str:
+        policy = registry.build("routing", {"name": "code", "source": source, "steps": steps}, "policies.routing")
+        policy.bind(WORLD.context)
+        try:
+            return str(policy.route(WORLD.request, WORLD.cluster).target)
+        except HeadwayError as error:
+            return re.sub(r".*: ", "", str(error))
+
+    assert says(long, 100) == "more than 100 steps in one decision, at request 7."  # 64 instances, several steps each
+    assert says(long, 1000) == "i63"
+    looping = (
+        head
+        + "    return 1\ndef routed(request, instance):\n    while True:\n        x = score(request, instance, 1)\n"
+    )
+    policy = registry.build("routing", {"name": "code", "source": looping}, "policies.routing")
+    policy.bind(WORLD.context)
+    with pytest.raises(HeadwayError, match="more than 100,000 steps"):
+        WORLD.events(policy)

@@ -50,6 +50,16 @@ class Names:
             self.rejections += self._calls(name, function)
         self._recursion()
 
+    @property
+    def prepaid(self) -> str:
+        """The function whose calls the stage charges before a decision, because it calls it once for each instance:
+        `score`, unless the program calls it too. Empty if there is none."""
+        if self.entrance != "score":
+            return ""
+        nodes = [node for function in self.functions.values() for node in ast.walk(function)]
+        called = any(isinstance(node, ast.Name) and node.id == "score" for node in nodes)
+        return "" if called else "score"
+
     def arity(self, function: str) -> int:
         """Return the number of arguments of a function of the source."""
         return len(self.functions[function].args.args)

@@ -17,7 +17,7 @@ from headway.policies.code.kinds import Kinds
 from headway.policies.code.library import SIZED, library, reject_unsized
 from headway.policies.code.names import CodeParameter, Names
 from headway.policies.code.rejection import CodeError, Exhausted, Misuse, Rejection
-from headway.policies.code.rewrite import FACTORY, rewrite
+from headway.policies.code.rewrite import FACTORY, cost, rewrite
 from headway.policies.code.state import Belief, Memory, Terms
 from headway.policies.code.syntax import find_foreign, find_misplaced, parse
 
@@ -109,6 +109,8 @@ class Program:
         self.believes = any(name in called for name in lang.FURTHER_BELIEFS)
         # Whether the program names the instance that computes the prompt, so that it must see all instances.
         self.pairs = any(keyword.arg == "prefill" for node in calls for keyword in node.keywords)
+        # Steps of each call of the prepaid function, which does not count them itself.
+        self.prepaid = cost(*names.functions[names.prepaid].body) if names.prepaid else 0
         self._factory = self._compile(names, kinds)
 
     def _compile(self, names: Names, kinds: Kinds, explaining: bool = False) -> Callable[..., Any]:

@@ -78,7 +78,8 @@ def rewrite(
     factory = shell.body[0]
     assert isinstance(factory, ast.FunctionDef)
     functions = [
-        _Rewrite(names, kinds, values, name, explaining).function(node) for name, node in names.functions.items()
+        _Rewrite(names, kinds, values, name, explaining).function(node, name != names.prepaid)
+        for name, node in names.functions.items()
     ]
     called = sorted(
         {node.id for function in functions for node in ast.walk(function) if isinstance(node, ast.Name)} & set(used)
@@ -102,8 +103,9 @@ class _Rewrite(ast.NodeTransformer):
         self.nested = bool(kinds.held & CONTAINER)  # whether a container may contain another container
         self.own = set(names.bound[owner])
 
-    def function(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        body = [*_count_steps(node, cost(*node.body)), *self._statements(node.body)]
+    def function(self, node: ast.FunctionDef, counted: bool) -> ast.FunctionDef:
+        steps = _count_steps(node, cost(*node.body)) if counted else ()
+        body = [*steps, *self._statements(node.body)]
         rewritten = ast.FunctionDef(node.name, node.args, [ast.Nonlocal(["_left"]), *body], [])
         if hasattr(node, "type_params"):
             rewritten.type_params = []  # type: ignore[attr-defined, unused-ignore]

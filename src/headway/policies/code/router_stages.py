@@ -14,7 +14,7 @@ from headway.policies.answers import MOST_EXPECTED
 from headway.policies.code import language as lang
 from headway.policies.code.coded import FAILURES, Coded, Values
 from headway.policies.code.program import Explaining
-from headway.policies.code.rejection import Misuse
+from headway.policies.code.rejection import Exhausted, Misuse
 from headway.policies.code.state import Sent
 from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS, Context
 from headway.policies.scorecards import TOTAL, ids
@@ -84,7 +84,10 @@ class CodedRouter(Coded):
         if self.program.believes:
             self.running.belief.look(request)
         begin = self.begin if running is None else running.begin
-        begin(self.steps, cached, cluster.tenants if self.tenants else None)
+        steps = self.steps - self.program.prepaid * len(cluster.instances)
+        if steps < 0:
+            raise self.fail(Exhausted(), request)
+        begin(steps, cached, cluster.tenants if self.tenants else None)
         return cached
 
     def _observe(self, event: Event) -> None:
