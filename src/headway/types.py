@@ -88,6 +88,11 @@ class Request(Struct, frozen=True, gc=False):
     def arrival(self) -> float:
         return self.arrival_ps / PS_PER_SECOND
 
+    @property
+    def deadline(self) -> float | None:
+        """The time in seconds at which the client gives up; None if it waits without limit."""
+        return None if self.deadline_ps is None else self.deadline_ps / PS_PER_SECOND
+
 
 Hints = Mapping[str, float]
 

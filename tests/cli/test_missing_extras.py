@@ -24,7 +24,6 @@ FILES = {
     "otel.yaml": GATEWAY + "otel: {endpoint: 'http://127.0.0.1:9'}\n",
     "hash.yaml": GATEWAY + "tokens: {hash: blake3}\n",
     "tokens.yaml": GATEWAY + "tokens: {path: model}\n",
-    "x.wasm": "",
     "steps.csv": "batch,decode_kv_tokens,n_prefill,new_tokens,past_context,median_ms\n"
     + "".join(f"{n},{700 * n},{n % 2},{n % 2 * 128},0,{5 + n / 10}\n" for n in range(1, 60)),
 }
@@ -55,7 +54,6 @@ CASES = [
         "evolve routing-2026-11 --engine openevolve --model m --api-base http://127.0.0.1:9 --evaluations 1",
     ),
     ("ray", "ray", "compare --ray local"),
-    ("wasm", "wasmtime", "run --set 'policies.routing={name: wasm, path: x.wasm}'"),
     ("data", "scipy", "calibrate steps.csv --gpu h200 --model llama-3.1-8b -o x.yaml"),
     ("aiconfigurator", "aiconfigurator_core", "run --set cluster.latency.model=aiconfigurator"),
 ]

@@ -20,6 +20,7 @@ from headway.evolve.expression import (
     call,
     constant,
     feature,
+    leaves_of,
     walk,
 )
 from headway.evolve.gp import RULES, decisions, situations
@@ -51,16 +52,16 @@ def program(rule: Node) -> Program:
     return Program(source, "routing")
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", RULES["routing"])
 def test_every_rule_that_a_search_starts_from_runs(name: str) -> None:
-    result = decisions(program(RULES[name]))
+    result = decisions(program(RULES["routing"][name]))
     assert result is not None and any(result)
 
 
 @pytest.mark.parametrize("name", ["lmetric", "lmetric-plus-one", "least-loaded"])
 def test_known_rules_decide_as_the_built_in_policies_that_they_are_called_after(name: str) -> None:
     cookbook = presets("cookbook", ".py")
-    assert decisions(program(RULES[f"as {name}"])) == decisions(Program(cookbook[name], "routing"))
+    assert decisions(program(RULES["routing"][f"as {name}"])) == decisions(Program(cookbook[name], "routing"))
 
 
 @given(SEEDS, st.sampled_from([0.0, 0.3, 0.8]))
@@ -77,7 +78,7 @@ def test_every_rule_that_is_grown_compiles_and_decides(seed: int, branching: flo
 @draws(12)
 def test_crossing_and_mutation_keep_types_and_limits_and_give_rules_that_run(seed: int) -> None:
     breeder = drawn(seed)
-    known = list(RULES.values())
+    known = list(RULES["routing"].values())
     rule, other = breeder.draw.choice(known), breeder.draw.choice(known)
     for _ in range(4):
         crossed = breeder.cross(rule, other)
@@ -197,7 +198,7 @@ def test_branches_at_the_top_are_written_as_a_tree_of_decisions() -> None:
     )
 
 
-@pytest.mark.parametrize("name", FEATURES)
+@pytest.mark.parametrize("name", leaves_of("routing"))
 def test_every_feature_can_stand_alone_and_what_candidates_share_is_worked_out_once(name: str) -> None:
     made = program(call("subtract", feature(name), X))
     assert decisions(made) is not None

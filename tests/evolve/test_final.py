@@ -232,7 +232,7 @@ def test_with_json_the_verb_prints_one_document(headway: Run, suite_file: Path) 
         (["--evaluations", "0"], "--evaluations: must be at least 1"),
         (["--template", "least-loaded"], "has no numbers to search"),
         (["--template", "missing.yaml"], "missing.yaml"),
-        (["--engine", "gp", "--stage", "scheduler"], "supports only routing"),
+        (["--engine", "gp", "--stage", "scheduler"], "supports routing, decider or estimator"),
         (["--engine", "gp", "--template", "lmetric"], "--template: genetic programming has its own first rules"),
         (["--engine", "gp", "--sampler", "tpe"], "--sampler: only --engine numeric has a sampler"),
         (["--engine", "gp", "--builtins", "nobody"], "nobody"),

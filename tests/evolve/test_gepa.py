@@ -22,7 +22,7 @@ from headway.evolve.journal import Judged
 from headway.evolve.model import Replay
 from headway.evolve.primer import primer
 from headway.evolve.texts import DEFAULTS, bundle_of, texts_of
-from headway.policies.bundle import STAGES
+from headway.policies.bundle import EVERY, STAGES
 from headway.policies.code import check, language
 from installed import need
 
@@ -231,7 +231,7 @@ def test_what_the_model_is_told_is_not_there_is_refused(line: str) -> None:
 
 
 def test_the_model_is_told_of_every_function_and_field() -> None:
-    told = primer(STAGES)
+    told = primer(EVERY)
     words = set(re.findall(r"\w+", told))
     fields = {name for kind in language.RECORDS for name in language.FIELDS[kind]}
     entrances = {name for stage in language.ENTRANCES.values() for name in stage}

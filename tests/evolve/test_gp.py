@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from small import suite
 
+import headway
 from headway.evolve import Bundle, Evaluation
-from headway.evolve.expression import call, constant, feature
+from headway.evolve.expression import call, constant, feature, leaves_of
 from headway.evolve.gp import CAPACITY, PARSIMONY, RULES, Islands, Rule, decisions, survivors
 from headway.evolve.rule_text import source_of
 from headway.policies.code import plain_program
@@ -50,15 +51,15 @@ def primary(pair: tuple[Bundle, Evaluation]) -> float:
 
 def test_the_first_batch_has_the_rules_that_are_known() -> None:
     first = Islands(suite(), 1).ask(20)
-    assert [one.name for one in first[: len(RULES)]] == list(RULES)
-    sources = [one.policies["routing"]["source"] for one in first[: len(RULES)]]
-    assert sources == [source_of(one) for one in RULES.values()]
+    assert [one.name for one in first[: len(RULES["routing"])]] == list(RULES["routing"])
+    sources = [one.policies["routing"]["source"] for one in first[: len(RULES["routing"])]]
+    assert sources == [source_of(one) for one in RULES["routing"].values()]
 
 
 @pytest.mark.full
 def test_rules_get_better_than_the_best_that_is_known() -> None:
     batches = searched(seed=3, generations=15)
-    known = max(map(primary, batches[0][: len(RULES)]))
+    known = max(map(primary, batches[0][: len(RULES["routing"])]))
     best = max(primary(pair) for batch in batches for pair in batch)
     assert best > known + 0.03
 
@@ -109,3 +110,40 @@ def test_an_island_holds_so_many_rules_and_the_best_reach_the_others() -> None:
 def test_other_stages_are_as_in_the_baseline() -> None:
     made = suite(baseline={"routing": "round-robin", "scheduler": "sjf"})
     assert {one.policies["scheduler"] for one in Islands(made, 1).ask(12)} == {"sjf"}
+
+
+@pytest.mark.parametrize("stage", ["decider", "estimator"])
+def test_the_stages_of_deciders_and_estimators_are_bred_too(stage: str) -> None:
+    """Every rule is a program of its stage, which the stage's features and only these appear in; hardly any decides as
+    another one."""
+    islands = Islands(suite(), 2, stage)
+    found = []
+    for _ in range(3):
+        bundles = islands.ask(12)
+        sources = [bundle.policies[stage]["source"] for bundle in bundles]
+        found += [decisions(plain_program(source, stage)) for source in sources]
+        islands.tell(
+            [
+                (one, Evaluation(True, None, {"primary": len(s) / 999}, [], "", one.id))
+                for one, s in zip(bundles, sources, strict=True)
+            ]
+        )
+    assert None not in found and len(set(found)) > 18
+    assert [bundle.name for bundle in Islands(suite(), 2, stage).ask(8)][: len(RULES[stage])] == list(RULES[stage])
+
+
+@pytest.mark.parametrize("stage", ["decider", "estimator"])
+@pytest.mark.parametrize("part", ["rules", "features"])
+def test_what_they_start_from_runs_in_a_simulation(stage: str, part: str) -> None:
+    trees = RULES[stage].values() if part == "rules" else [feature(name) for name in leaves_of(stage)]
+    for tree in trees:
+        policies = {"routing": "least-loaded", stage: {"name": "code", "source": source_of(tree, stage)}}
+        halves = {"architecture": "disaggregated", "prefill": {"instances": 1}, "decode": {"instances": 1}}
+        result = headway.simulate(
+            {
+                "workload": {"requests": 8, "rate": "20/s", "prompt_tokens": 300, "output_tokens": 5},
+                "cluster": {"model": "llama-3.1-8b", "gpu": "h200", **halves},
+                "policies": policies,
+            }
+        )
+        assert result.summary()["requests"]["completed"] == 8

@@ -113,7 +113,7 @@ def test_a_template_without_numbers_is_told_so() -> None:
     ("plan", "why"),
     [
         (Plan(stages=("routes",)), "stages: there is no stage"),
-        (Plan(engine="gp", stages=("scheduler",)), "genetic programming supports only routing"),
+        (Plan(engine="gp", stages=("scheduler",)), "genetic programming supports routing, decider or estimator"),
         (Plan(batch=1), "batch: expected 2"),
         (Plan(template="no-such-policy"), "no routing policy is called"),
     ],

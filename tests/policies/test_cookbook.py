@@ -19,7 +19,7 @@ from headway.results.result import Result
 COOKBOOK = presets("cookbook", ".py")
 CHANCE = "draws at random, and the language has no random numbers"
 HASH = "breaks near-ties by a hash of the prompt's content, which a program does not see"
-PAIRS = "chooses two instances, and a program chooses one"
+PAIRS = "consists of two other policies; a program that names a pair"
 UNWRITTEN = {
     "random": CHANCE,
     "power-of-two": CHANCE,

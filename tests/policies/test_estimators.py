@@ -243,3 +243,19 @@ def test_the_leap_equals_the_walk_and_random_cuts(spec: Any) -> None:
         found.append(({name: result.requests[name] for name in result.requests}, result.summary()))
     assert found[0] == found[1] == found[2]
     assert sum(found[0][0]["preemptions"]) > 0
+
+
+def test_decisions_have_the_estimate_and_runs_can_be_ranked_by_its_error() -> None:
+    plain = headway.simulate(scenario(), trace="decisions")
+    assert plain.decisions is not None and {one.expected_tokens for one in plain.decisions} == {None}
+    given = scenario(policies={"estimator": {"name": "noisy-oracle", "error": 0.4}})
+    result = headway.simulate(given, trace="decisions")
+    assert result.decisions is not None
+    lengths = result.requests["output_tokens"]
+    assert [one.expected_error for one in result.decisions] == [0.4] * 60
+    wrong = sum(abs(one.expected_tokens - lengths[one.request]) for one in result.decisions)
+    assert wrong / sum(lengths) == pytest.approx(result.summary()["estimates"]["error"])
+    assert result.decisions.columns()["expected_tokens"][::2] == [one.expected_tokens for one in result.decisions]
+    ranked = headway.compare(scenario(), ["by-class", "constant"], stage="estimator", by="estimates.error")
+    errors = {name: ranked[name]["estimates"]["error"] for name in ("by-class", "constant")}
+    assert ranked.best == min(errors, key=errors.__getitem__) and len(set(errors.values())) == 2

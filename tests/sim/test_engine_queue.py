@@ -63,7 +63,7 @@ class Stranger:
 def test_a_wrong_answer_of_the_policy_names_the_request_and_the_instance() -> None:
     queue = EngineQueue.__new__(EngineQueue)
     queue.name, queue.policy, queue.chunk, queue.waiting = "engine-0", Stranger(), None, {}
-    queue.arrived = 0
+    queue.arrived, queue.sight = 0, None
     jobs = [new_job(7), new_job(8)]
     for job in jobs:
         queue.add(job, 0, 0.0, NO_PRIORITY.hints)

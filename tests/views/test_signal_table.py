@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 
 import headway
 from headway import InstanceView
 from headway.policies import registry
+from headway.policies.code import language as lang
 from headway.views.cluster import EXPECTED
 from headway.views.instance import SIGNALS
 from headway.views.pool import PoolView
-from headway.views.signals import NOT_AVAILABLE, Signal
+from headway.views.signals import Signal, derived_signal, exact, reported, static
 
 SOURCE = Path(headway.__file__).parent
 PAGE = Path(__file__).parents[2] / "docs" / "write-a-policy.md"
@@ -53,29 +56,39 @@ def test_what_a_derived_signal_reads_can_be_declared() -> None:
         assert bool(signal.reads) == (signal.freshness != "static")
 
 
-def test_positions_in_records_are_whole_and_unique() -> None:
-    for positions in (
-        [one.wasm for one in SIGNALS.values() if one.wasm is not None],
-        [one.status for one in SIGNALS.values() if one.status is not None],
-    ):
-        assert sorted(positions) == list(range(len(positions)))
+def test_positions_in_the_status_document_are_whole_and_unique() -> None:
+    positions = [one.status for one in SIGNALS.values() if one.status is not None]
+    assert sorted(positions) == list(range(len(positions)))
 
 
-def test_webassembly_sees_every_plain_number_that_simulation_and_gateway_have() -> None:
-    numbers = [
-        one.name
-        for one in SIGNALS.values()
-        if one.type in (int, float)
-        and not one.derived
-        and NOT_AVAILABLE not in (one.simulated, one.live)
-        and one.name != "expected_output_tokens"  # a further field would move `cached_tokens` in every module's record
-    ]
-    assert sorted(one.name for one in SIGNALS.values() if one.wasm is not None) == sorted(numbers)
+def test_a_new_signal_of_any_plain_type_is_at_once_a_field_of_the_language() -> None:
+    class View:
+        load: Annotated[int, exact("count", "Its load.")]
+        heat: Annotated[Mapping[str, float], reported("share", "Its heat.")]
+        names: Annotated[tuple[str, ...], static("name", "Its names.")]
+        secret: Annotated[int, exact("count", "Not for programs.", language=False)]
+        start_ps: int
+
+        @property
+        @derived_signal("reported", "share", "busy", steps=2)
+        def ease(self) -> float | None:
+            """Its ease."""
+
+    assert lang._fields(View) == {
+        "load": lang.Field(lang.INT, exact=("load",)),
+        "heat": lang.Field(lang.TABLE, exact=("heat",)),  # no signal of instances, so that it is the router's own
+        "names": lang.Field(lang.TUPLE, held=lang.STR),
+        "ease": lang.Field(lang.FLOAT | lang.NONE, reported=("busy",), steps=2),
+    }
+
+
+def test_the_language_has_every_signal_but_names_and_picoseconds() -> None:
+    assert set(SIGNALS) - set(lang.FIELDS[lang.INSTANCE]) == {"id", "observed_at"}
 
 
 def test_built_in_policies_declare_signals_of_the_table() -> None:
     pool = PoolView("p", "m", "both", 1, 2, [], block_tokens=16)
-    others = {"all", "tenants", "totals", "recent", "prefix_index", EXPECTED, *dir(pool)}
+    others = {"all", "tenants", "totals", "recent", "windows", "prefix_index", EXPECTED, *dir(pool)}
     for entry in registry.entries():
         assert set(entry.reported) <= set(registry.REPORTED)
         assert set(entry.exact) <= set(SIGNALS) | others, entry.name

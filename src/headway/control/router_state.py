@@ -7,7 +7,7 @@ from headway.policies.registry import EVERYTHING, entry_of
 from headway.types import Request
 from headway.views.cluster import KEPT, ClusterView, TenantView, Totals
 from headway.views.instance import InstanceView
-from headway.views.window import Recent
+from headway.views.window import LongWindow, Recent
 
 
 class Tenants(Mapping[str, TenantView]):
@@ -17,10 +17,28 @@ class Tenants(Mapping[str, TenantView]):
     def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster
         self._tenants: dict[str, TenantView] = {}
+        self._windows = False
+        self._blank: TenantView | None = None  # a tenant without requests, for look-ups of unknown names
+
+    def keep_windows(self) -> None:
+        """Record windows of any length from now on."""
+        self._windows, self._blank = True, None
+        for tenant in self._tenants.values():
+            tenant._arrivals = LongWindow(self._cluster.now_ps)
 
     def __getitem__(self, name: str) -> TenantView:
         tenant = self._tenants.get(name)
-        return TenantView(self._cluster) if tenant is None else tenant
+        if tenant is None:
+            if self._blank is None:
+                self._blank = self._new(self._cluster.now_ps)
+            return self._blank
+        return tenant
+
+    def _new(self, now_ps: int) -> TenantView:
+        tenant = TenantView(self._cluster, now_ps)
+        if self._windows:
+            tenant._arrivals = LongWindow(now_ps)
+        return tenant
 
     def __contains__(self, name: object) -> bool:
         return name in self._tenants
@@ -34,12 +52,12 @@ class Tenants(Mapping[str, TenantView]):
     def on_arrival(self, now_ps: int, request: Request) -> None:
         tenant = self._tenants.get(request.tenant)
         if tenant is None:
-            tenant = self._tenants[request.tenant] = TenantView(self._cluster, now_ps)
+            tenant = self._tenants[request.tenant] = self._new(now_ps)
         tenant.on_arrival(now_ps, request.slo_class)
 
 
 def kept_signals(policies: Iterable[Any]) -> list[str]:
-    """Return which parts of the router's past these policies read: a selection of `tenants`, `totals` and `recent`."""
+    """Return which parts of the router's past these policies read: a selection of `KEPT`."""
     read = [signal for policy in policies for signal in entry_of(policy).exact]
     return list(KEPT) if EVERYTHING[0] in read else [name for name in KEPT if name in read]
 
@@ -58,9 +76,12 @@ class RouterState:
         self.show(signals)
 
     def show(self, names: Collection[str]) -> None:
-        """Show the named parts of the past (`tenants`, `totals`, `recent`) in the views. Parts that are already
-        recorded keep their data."""
+        """Show the named parts of the past, a selection of `KEPT`, in the views. Parts that are already recorded keep
+        their data."""
         self.cluster.keep(self.tenants if "tenants" in names else None, self.totals if "totals" in names else None)
+        if "windows" in names and self.totals._long is None:
+            self.totals._long = (LongWindow(self.cluster.now_ps), LongWindow(self.cluster.now_ps))
+            self.tenants.keep_windows()
         if "recent" in names and not self.served:
             for view in self.instances:
                 view._recent = self.served[view.index] = Recent(self.cluster)

@@ -12,7 +12,6 @@ from headway.evolve.expression import Node
 LARGEST: Final = 40  # maximum number of nodes in a rule
 DEEPEST: Final = 12  # maximum number of levels in a rule
 TRIES: Final = 20
-LEAVES: Final = tuple(tree.FEATURES)
 JOINING: Final = ("add", "add", "subtract", "subtract", "multiply", "multiply", "ratio", "min", "max", "negate", "root")
 Change = Callable[["Breeder", Node], Node]
 
@@ -21,9 +20,10 @@ class Breeder:
     """Creates rules with one random stream. `branching` is the probability that a node of a grown rule is a
     branch."""
 
-    def __init__(self, draw: Random, branching: float) -> None:
+    def __init__(self, draw: Random, branching: float, stage: str = "routing") -> None:
         self.draw = draw
         self.branching = branching
+        self.leaves = tree.leaves_of(stage)
 
     def grow(self, gives: str, depth: int) -> Node:
         """Return a random tree of at most `depth` levels whose value has the type `gives`."""
@@ -38,7 +38,7 @@ class Breeder:
     def leaf(self) -> Node:
         if self.draw.random() < 0.25:
             return tree.constant(self.draw.choice((-1, 1)) * 10 ** self.draw.uniform(-2, 1))
-        return tree.feature(self.draw.choice(LEAVES))
+        return tree.feature(self.draw.choice(self.leaves))
 
     def _condition(self, depth: int) -> Node:
         """Return a random comparison of two values, or sometimes two conditions joined by `and` or `or`."""
@@ -50,7 +50,7 @@ class Breeder:
             condition = tree.call("less", *sides)
             if condition.arguments:
                 return condition
-        return tree.call("less", tree.feature("inflight"), tree.feature("average"))
+        return tree.call("less", tree.feature(self.leaves[0]), tree.feature(self.leaves[-1]))
 
     def mutate(self, rule: Node) -> tuple[Node, str]:
         """Return a rule with one random change, and the name of that change."""
@@ -89,7 +89,7 @@ class Breeder:
         path = self._place(rule)
         node = tree.at(rule, path)
         if node.name in tree.FEATURES:
-            return tree.replace_part(rule, path, tree.feature(self.draw.choice(LEAVES)))
+            return tree.replace_part(rule, path, tree.feature(self.draw.choice(self.leaves)))
         operator = tree.OPERATORS.get(node.name)
         if operator is None:
             return rule

@@ -28,24 +28,26 @@ class Feature(Struct, frozen=True):
     text: str
     shared: bool = False  # whether the value is the same for all candidates, so that it is computed once per request
     needs: tuple[str, ...] = ()  # names of the shared features that `text` uses
+    stages: tuple[str, ...] = ("routing",)  # the stages whose rules may use the feature
 
 
+BOTH: Final = ("routing", "decider")  # stages whose rules look at an instance
 FEATURES: Final = {
     # features of the instance; tokens count in thousands, so that all features have a similar range
-    "cached": Feature("ratio(cached_tokens(instance), request.prompt_tokens)"),
-    "uncached": Feature("(request.prompt_tokens - cached_tokens(instance)) / 1000"),
-    "pending": Feature("instance.pending_prefill_tokens / 1000"),
-    "decoding": Feature("instance.decode_tokens / 1000"),
-    "inflight": Feature("instance.inflight"),
-    "queued": Feature("instance.queued"),
-    "outstanding": Feature("instance.effective_load"),
-    "kv": Feature("instance.kv_utilization"),
+    "cached": Feature("ratio(cached_tokens(instance), request.prompt_tokens)", stages=BOTH),
+    "uncached": Feature("(request.prompt_tokens - cached_tokens(instance)) / 1000", stages=BOTH),
+    "pending": Feature("instance.pending_prefill_tokens / 1000", stages=BOTH),
+    "decoding": Feature("instance.decode_tokens / 1000", stages=BOTH),
+    "inflight": Feature("instance.inflight", stages=BOTH),
+    "queued": Feature("instance.queued", stages=BOTH),
+    "outstanding": Feature("instance.effective_load", stages=BOTH),
+    "kv": Feature("instance.kv_utilization", stages=BOTH),
     # features of the instance relative to the other candidates
     "idle": Feature("ratio(most - instance.inflight, most - least)", needs=("most", "least")),
     "excess": Feature("instance.inflight - least", needs=("least",)),
     "backlog": Feature("(instance.pending_prefill_tokens - shortest) / 1000", needs=("shortest",)),
     # features of the request, and of all candidates together
-    "prompt": Feature("request.prompt_tokens / 1000"),
+    "prompt": Feature("request.prompt_tokens / 1000", stages=(*BOTH, "estimator")),
     "most": Feature("max(one.inflight for one in instances)", shared=True),
     "least": Feature("min(one.inflight for one in instances)", shared=True),
     "shortest": Feature("min(one.pending_prefill_tokens for one in instances)", shared=True),
@@ -54,7 +56,39 @@ FEATURES: Final = {
         "max(instances, key=lambda one: cached_tokens(one)).inflight - least", shared=True, needs=("least",)
     ),
     "average": Feature("ratio(sum(one.inflight for one in instances), len(instances))", shared=True),
+    # features of the prefill side, for deciders; waits are in seconds
+    "prefill_pending": Feature(
+        "min([one.pending_prefill_tokens for one in cluster.instances if one.role == 'prefill'], default=0) / 1000",
+        stages=("decider",),
+    ),
+    "prefill_inflight": Feature(
+        "min([one.inflight for one in cluster.instances if one.role == 'prefill'], default=0)", stages=("decider",)
+    ),
+    "prefill_wait": Feature(
+        "min([estimated_ttft(one, request.prompt_tokens) for one in cluster.instances if one.role == 'prefill'],"
+        " default=0)",
+        stages=("decider",),
+    ),
+    "own_wait": Feature(
+        "estimated_ttft(instance, request.prompt_tokens - cached_tokens(instance))", stages=("decider",)
+    ),
+    # features of the request and of earlier answers, for estimators; answers count in thousands of tokens
+    "limit": Feature("(request.max_tokens or 0) / 1000", stages=("estimator",)),
+    "turn": Feature("request.turn", stages=("estimator",)),
+    "mean": Feature("recall('all', 256) / 1000", stages=("estimator",)),
+    "class_mean": Feature(
+        "recall('class ' + request.slo_class[:100], recall('all', 256)) / 1000", stages=("estimator",)
+    ),
+    "tenant_mean": Feature(
+        "recall('tenant ' + request.tenant[:100], recall('all', 256)) / 1000", stages=("estimator",)
+    ),
 }
+STAGES: Final = ("routing", "decider", "estimator")  # the stages that genetic programming can search
+
+
+def leaves_of(stage: str) -> tuple[str, ...]:
+    """Return the names of the features that rules of a stage may use."""
+    return tuple(name for name, feature in FEATURES.items() if stage in feature.stages)
 
 
 class Operator(Struct, frozen=True):

@@ -23,7 +23,7 @@ from headway.experiment.contenders import ALL, contenders, stage_label
 from headway.experiment.runner import Runner
 from headway.policies.bundle import Bundle
 from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS
-from headway.policies.registry import AUTO
+from headway.policies.registry import AUTO, DEFAULT_POLICIES
 from headway.scenario.scenario import Scenario
 from headway.types import Json
 
@@ -200,7 +200,8 @@ def rivals(suite: Suite, stage: str, builtins: Sequence[str] | None = None) -> l
     baseline."""
     baseline = suite.baseline
     scenario = Scenario.load(suite.cases(HELD_OUT)[0].document())
-    rows = [("baseline", stage_label(stage, baseline[stage]), Bundle("baseline", baseline))]
+    label = stage_label(stage, baseline.get(stage, DEFAULT_POLICIES[stage]))
+    rows = [("baseline", label, Bundle("baseline", baseline))]
     for spec in ALWAYS:
         if isinstance(spec, dict) and "lru_blocks" in spec and SETS[scenario.defaults].auto:
             spec = {**spec, "lru_blocks": AUTO}

@@ -14,11 +14,12 @@ from typing import Final
 
 from msgspec import Struct
 
+from headway.config.wording import join_words
 from headway.errors import HeadwayError, argument, worded
 from headway.evolve.breeding import Breeder
 from headway.evolve.evaluation import Evaluation
 from headway.evolve.evolution import Plan
-from headway.evolve.expression import BRANCH, NUMBER, Node, call, constant, feature
+from headway.evolve.expression import BRANCH, NUMBER, STAGES, Node, call, constant, feature
 from headway.evolve.objectives import PRIMARY
 from headway.evolve.rule_text import source_of
 from headway.evolve.suite import Suite
@@ -56,9 +57,8 @@ BINARY: Final[dict[type[ast.operator], str]] = {
 }
 # The rules with which a search starts. `as NAME` is the rule of a built-in policy. The policy itself may use another
 # block size: rules count cached tokens in blocks of 16. `as published` is a rule that OpenEvolve found for BLIS.
-RULES: Final = {
-    name: _tree(ast.parse(text, mode="eval").body)
-    for name, text in {
+TEXTS: Final = {
+    "routing": {
         "as 1:1": "cached + 1 / (1 + inflight)",
         "as lmetric": "-((pending + uncached) * inflight)",
         "as lmetric-plus-one": "-((pending + uncached) * (1 + inflight))",
@@ -68,7 +68,24 @@ RULES: Final = {
         "least work": "-(pending + uncached)",
         "as 3:2:2": "3 * cached + 2 * idle + -2 * kv",
         "warm or least work": "cached - 0.01 * inflight if crowded < 4 else -((pending + uncached) * (1 + inflight))",
-    }.items()
+    },
+    "decider": {
+        "always": "1",
+        "never": "-1",
+        "as uncached-threshold": "uncached - 0.256",
+        "the sooner first token": "own_wait - prefill_wait",
+        "the shorter queue": "uncached + pending - prefill_pending",
+    },
+    "estimator": {
+        "as constant": "0.256",
+        "as ratio": "1.5 * prompt",
+        "the mean of the class": "class_mean",
+        "the mean of the tenant": "tenant_mean",
+    },
+}
+RULES: Final = {
+    stage: {name: _tree(ast.parse(text, mode="eval").body) for name, text in texts.items()}
+    for stage, texts in TEXTS.items()
 }
 
 
@@ -99,7 +116,14 @@ def _situation(draw: Random) -> Situation:
     cached = [prefix // 16 * 16 if draw.random() < 0.5 else 0 for _ in range(draw.choice((2, 4, 4, 8)))]
     crowd = draw.choice((2, 8, 30))
     views = tuple(_instance(draw, index, crowd) for index in range(len(cached)))
-    request = SimpleNamespace(prompt_tokens=prompt, shared_prefix_tokens=prefix)
+    request = SimpleNamespace(
+        prompt_tokens=prompt,
+        shared_prefix_tokens=prefix,
+        max_tokens=None if prompt % 3 else prompt // 2 + 1,
+        turn=prompt % 4,
+        slo_class="standard",
+        tenant="default",
+    )
     return Situation(request, views, cached)
 
 
@@ -110,6 +134,8 @@ def _instance(draw: Random, index: int, crowd: int) -> SimpleNamespace:
     used = int(KV_BLOCKS * min(1.0, inflight / SLOTS + 0.6 * draw.random()))
     return SimpleNamespace(
         index=index,
+        role=("decode", "prefill")[index % 2],
+        estimated_ttft=lambda tokens: 1e-5 * (tokens + 500 * waiting),
         inflight=inflight,
         queued=queued,
         effective_load=max(0, inflight + draw.choice((-1, 0, 0, 0, 1))),
@@ -120,8 +146,8 @@ def _instance(draw: Random, index: int, crowd: int) -> SimpleNamespace:
 
 
 def decisions(program: Program) -> bytes | None:
-    """Return the index of the instance that a rule chooses in each situation. If the rule fails in any situation,
-    return None."""
+    """Return the index of the instance that a rule chooses in each situation: for a decider, whether it splits; for an
+    estimator, a number that grows with the estimate. If the rule fails in any situation, return None."""
     running = program.start()
     scores, entrance = program.entrance == "score", running.entrance
     choices = bytearray()
@@ -129,7 +155,11 @@ def decisions(program: Program) -> bytes | None:
         cluster = SimpleNamespace(instances=situation.instances)
         running.begin(STEPS, situation.cached, None)
         try:
-            if scores:
+            if program.stage == "decider":
+                choices.append(entrance(situation.request, situation.instances[0], cluster))
+            elif program.stage == "estimator":
+                choices.append(min(255, max(0, int(entrance(situation.request, cluster)) // 8)))
+            elif scores:
                 values = [entrance(situation.request, view, cluster) for view in situation.instances]
                 choices.append(values.index(max(values)))
             else:
@@ -165,9 +195,9 @@ class Rule(Struct, frozen=True):
 class Islands:
     """A `Searcher` that breeds rules on islands. Each child has its own random stream."""
 
-    def __init__(self, suite: Suite, seed: int) -> None:
-        self.seed = seed
-        self.beside = {stage: spec for stage, spec in suite.baseline.items() if stage != "routing"}
+    def __init__(self, suite: Suite, seed: int, stage: str = "routing") -> None:
+        self.seed, self.stage, self.rules = seed, stage, RULES[stage]
+        self.beside = {each: spec for each, spec in suite.baseline.items() if each != stage}
         self.populations: list[list[Rule]] = [[] for _ in range(ISLANDS)]
         self.generation = 0
         self.children: list[tuple[Node, int]] = []  # proposed rules, each with its island; -1 means all islands
@@ -176,7 +206,7 @@ class Islands:
     def ask(self, count: int) -> list[Bundle]:
         self.children, bundles = [], []
         if self.generation == 0:
-            bundles += [self._propose(tree, -1, name, None, ()) for name, tree in list(RULES.items())[:count]]
+            bundles += [self._propose(tree, -1, name, None, ()) for name, tree in list(self.rules.items())[:count]]
         while len(bundles) < count:
             island = len(bundles) * len(self.populations) // count if self.generation else -1
             bundles.append(self._propose_child(island, len(bundles)))
@@ -202,7 +232,8 @@ class Islands:
         """Propose a rule that makes other decisions than every earlier rule. If no such rule is found, propose one with
         a different source."""
         draw = stream(self.seed, f"evolve.gp.{self.generation}.{number}")
-        breeder = Breeder(draw, BRANCHING[max(island, 0) % 2] if island >= 0 else BRANCHING[number % 2])
+        branching = BRANCHING[max(island, 0) % 2] if island >= 0 else BRANCHING[number % 2]
+        breeder = Breeder(draw, branching, self.stage)
         for left in reversed(range(TRIES)):
             tree, parent, how = self._draw_child(breeder, island)
             if self._is_new(tree, strict=left > TRIES // 3) or not left:
@@ -214,7 +245,7 @@ class Islands:
         if island < 0:
             if breeder.draw.random() < 0.3:
                 return breeder.grow(NUMBER, 4), None, "grown at random"
-            tree, what = breeder.mutate(breeder.draw.choice(list(RULES.values())))
+            tree, what = breeder.mutate(breeder.draw.choice(list(self.rules.values())))
             return tree, None, f"known rule: {what}"
         population = self.populations[island]
         parent = choose(population, breeder.draw)
@@ -228,11 +259,11 @@ class Islands:
         return tree, parent.bundle, what
 
     def _is_new(self, tree: Node, strict: bool) -> bool:
-        source = source_of(tree)
+        source = source_of(tree, self.stage)
         if source in self._proposed:
             return False
         try:
-            decided = decisions(plain_program(source, "routing"))
+            decided = decisions(plain_program(source, self.stage))
         except CodeError:
             return False
         if decided is None or not any(decided):
@@ -240,27 +271,28 @@ class Islands:
         return not (strict and decided in self._proposed)
 
     def _propose(self, tree: Node, island: int, name: str, parent: str | None, how: tuple[str, ...]) -> Bundle:
-        source = source_of(tree)
+        source = source_of(tree, self.stage)
         self._proposed.add(source)
-        decided = decisions(plain_program(source, "routing"))
+        decided = decisions(plain_program(source, self.stage))
         if decided is not None:
             self._proposed.add(decided)
         self.children.append((tree, island))
-        policies = {**self.beside, "routing": {"name": "code", "source": source}}
+        policies = {**self.beside, self.stage: {"name": "code", "source": source}}
         return Bundle(name, policies, self.generation, parent, how)
 
 
 def searcher(plan: Plan, suite: Suite) -> Islands:
     if plan.template is not None:
         raise HeadwayError(f"{argument('template')}: genetic programming has its own first rules. Remove the template.")
-    if plan.stages != ("routing",):
+    if len(plan.stages) != 1 or plan.stages[0] not in STAGES:
         other = worded("--engine numeric", 'the engine "numeric"')
-        raise HeadwayError(f"{argument('stages', '--stage')}: genetic programming supports only routing. Use {other}.")
-    return Islands(suite, plan.seed)
+        known = join_words(STAGES, "or")
+        raise HeadwayError(f"{argument('stages', '--stage')}: genetic programming supports {known}. Use {other}.")
+    return Islands(suite, plan.seed, plan.stages[0])
 
 
 def describe(plan: Plan, suite: Suite) -> Json:
-    return {}
+    return {} if plan.stages == ("routing",) else {"stages": list(plan.stages)}
 
 
 def choose(population: Sequence[Rule], draw: Random) -> Rule:

@@ -50,9 +50,9 @@ class Dimension(Struct, frozen=True):
 
 def dimensions(bundle: Bundle, stages: Sequence[str]) -> list[Dimension]:
     """Return the dimensions of the policies of these stages. If the policies have no dimensions, raise an error."""
-    space = [dimension for stage in stages for dimension in _of(stage, bundle.policies[stage])]
+    space = [dimension for stage in stages for dimension in _of(stage, bundle.policy(stage))]
     if not space:
-        names = ", ".join(registry.split(bundle.policies[stage], stage)[0] for stage in stages)
+        names = ", ".join(registry.split(bundle.policy(stage), stage)[0] for stage in stages)
         remedy = "Use a policy with numbers, such as prefill-cost-routing"
         raise HeadwayError(f"{argument('template')}: {names} has no numbers to search. {remedy}.")
     return space
@@ -102,7 +102,8 @@ def with_values(bundle: Bundle, chosen: Mapping[Dimension, float], name: str, ge
     for dimension, value in chosen.items():
         if value == dimension.default and dimension.keep:
             continue
-        policies[dimension.stage] = _put(policies[dimension.stage], dimension, value)
+        before = policies.get(dimension.stage, bundle.policy(dimension.stage))
+        policies[dimension.stage] = _put(before, dimension, value)
         if value != dimension.default:
             changes.append(f"{dimension.keys[-1]} {dimension.default:g} -> {value:g}")
     return Bundle(name, policies, generation, bundle.id if changes else bundle.parent, tuple(changes))

@@ -11,11 +11,24 @@ ROLES: Final = {
     "admission": "decides whether a request is admitted",
     "priority": "sets the importance of a request",
     "routing": "chooses the instance that serves a request",
+    "estimator": "says how many output tokens a request will have",
+    "decider": "says whether a prefill instance computes the prompt of a request that `instance` will decode",
     "scheduler": "orders the requests that wait at an instance",
     "scaling": "sets the number of replicas of a pool",
 }
 MEANINGS: Final = {
     **{f"instance.{name}": signal.description.rstrip(".") for name, signal in SIGNALS.items() if signal.hint},
+    **{f"instance.{name}": "a mapping by tier: cpu, storage" for name in ("tier_blocks", "tier_used")},
+    "request.deadline": "seconds, when the client gives up, or None",
+    "cluster.tenants": "a mapping of names to tenants",
+    "cluster.priority": "of this request, from the priority stage",
+    "priority.hints": "a mapping of names to numbers",
+    "engine.waiting": "tickets",
+    "engine.batch": "tickets, in order of entry",
+    "engine.recent_wait": "seconds, None without any",
+    "engine.recent_output": "tokens, None without any",
+    "pool.history": "samples, one for each check",
+    "pool.attainment": "a mapping of classes to shares",
     "request.shared_prefix_tokens": "prompt tokens shared with other requests",
     "request.max_tokens": "None if the client set no limit",
     "request.turn": "its place in the conversation",
@@ -34,6 +47,15 @@ HELP: Final = {
     "cached_tokens": "cached_tokens(instance): prompt tokens of this request believed cached there",
     "score_term": "score_term(name, value[, instance]): the value; records of decisions list it under the name",
     "estimated_ttft": "estimated_ttft(instance, tokens): seconds for the prefill pending there plus `tokens` tokens",
+    "cached_within": "cached_within(instance, tier): the same, in gpu, cpu or storage or a faster tier",
+    "believed_blocks": "believed_blocks(instance): KV blocks believed cached there",
+    "eviction_order": "eviction_order(instance, count): the next pieces to go, as (blocks, of this prompt or not)",
+    "tier_utilization": "tier_utilization(instance, tier): share of cpu or storage in use there",
+    "rate_over": "rate_over(cluster.totals or a tenant, seconds): requests per second, up to 600 s",
+    "throughput_over": "throughput_over(cluster.totals, seconds): output tokens per second, up to 600 s",
+    "send": "send(instance, prefill=instance, priority=number, reason=text): a route with more than an instance",
+    "reject": "reject(reason): reject the request",
+    "filtered_out": "filtered_out(name, instance): notes in the record that a filter removed it",
     "tenant": "tenant(request): statistics of its tenant, with requests, active, rate, slo_class and burst",
     "recall": "recall(key, default): the value remembered under a text or whole number",
     "remember": "remember(key, value): keep a number or short text for later decisions",
@@ -60,7 +82,7 @@ def primer(stages: Sequence[str]) -> str:
         for name, entrance in {**lang.ENTRANCES[stage], **lang.HOOKS.get(stage, {})}.items():
             arguments = ", ".join(argument for argument, _ in entrance.arguments)
             hook = name in lang.HOOKS.get(stage, {})
-            meaning = "optional, called with the target of each request" if hook else entrance.gives
+            meaning = f"optional, returns {entrance.gives}" if hook else entrance.gives
             parts.append(f"- {stage}: {name}({arguments}): {meaning}")
             for _, kind in entrance.arguments:
                 records.update(dict.fromkeys(_reachable(kind)))
@@ -87,12 +109,14 @@ def task(suite: Suite, stages: Sequence[str]) -> str:
 
 def _reachable(kind: int) -> list[int]:
     """Return a record type and all record types that its fields refer to."""
-    kind = lang.INSTANCE if kind == lang.INSTANCES else kind
-    kinds = [kind]
-    for field in lang.FIELDS[kind].values():
-        step = lang.INSTANCE if field.kind == lang.INSTANCES else field.kind
-        if step in lang.FIELDS and step not in kinds:
-            kinds.append(step)
+    kinds: list[int] = []
+    todo = [kind]
+    while todo:
+        kind = todo.pop(0)
+        kind = lang.ROWS.get(kind, lang.TENANT if kind == lang.TENANTS else kind)
+        if kind in lang.FIELDS and kind not in kinds:
+            kinds.append(kind)
+            todo += [field.kind for field in lang.FIELDS[kind].values()]
     return kinds
 
 

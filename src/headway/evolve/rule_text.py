@@ -10,7 +10,35 @@ WIDTH: Final = 76  # maximum width of a line without its indentation
 LOOSEST, SUM, PRODUCT, CALL = 0, 5, 6, 9  # levels of precedence, as in `Operator.binding`
 
 
-def source_of(rule: Node) -> str:
+# The functions of the stages besides routing; `worth` computes the rule.
+HEADS: Final = {
+    "decider": "def apart(request, instance, cluster):\n    return worth(request, instance, cluster) > 0\n",
+    "estimator": "def estimate(request, cluster):\n    return 1000 * worth(request, cluster)\n",
+}
+LEARNING: Final = ("mean", "class_mean", "tenant_mean")  # features that learn from answers
+LEARNED: Final = """
+
+def finished(request, instance, tokens, outcome):
+    if outcome == "completed":
+        for name in ("all", "class " + request.slo_class[:100], "tenant " + request.tenant[:100]):
+            mean = recall(name, tokens)
+            remember(name, mean + 0.05 * (tokens - mean))
+"""
+
+
+def source_of(rule: Node, stage: str = "routing") -> str:
+    """Return the source of a rule. A decider splits a request if the rule's value is positive, and an estimator expects
+    the value in thousands of tokens."""
+    if stage == "routing":
+        return _routing(rule)
+    used = {node.name for _, node in walk(rule)}
+    named = [name for name in FEATURES if name in used and not _plain(name)]
+    arguments = "request, instance, cluster" if stage == "decider" else "request, cluster"
+    worth = _function(f"worth({arguments})", [*_values(named), *_returns(rule)])
+    return f"{HEADS[stage]}\n\n{worth}{LEARNED if used & set(LEARNING) else ''}"
+
+
+def _routing(rule: Node) -> str:
     """Return the source of a rule as a `score` function. If the rule uses shared features, return a `route` function
     instead, because it computes them only once per request."""
     used = {node.name for _, node in walk(rule)}

@@ -9,7 +9,7 @@ from headway.config.documents import presets, yaml_text
 from headway.config.wording import suggest
 from headway.errors import HeadwayError, argument
 from headway.policies import registry
-from headway.policies.bundle import STAGES, WRITTEN, Bundle, source_of
+from headway.policies.bundle import EVERY, WRITTEN, Bundle, source_of
 from headway.policies.code import check
 from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS
 from headway.policies.registry import DEFAULT_POLICIES
@@ -20,7 +20,7 @@ PARAMETER: Final = r"^{name}\s*(?::[^=\n]*)?=\s*parameter\([^)]*\)"
 def readable(bundle: Bundle, stage: str = "routing") -> str:
     """Return the policy of a stage in readable form: its source with the chosen numbers. If it has no source, return
     YAML."""
-    spec = bundle.policies[stage]
+    spec = bundle.policy(stage)
     name, keys = registry.split(spec, f"policies.{stage}")
     if name in WRITTEN:
         return with_numbers(source_of(stage, spec), keys.get("parameters") or {})
@@ -49,6 +49,7 @@ def _strip_docstring(source: str) -> str:
 DEFAULTS: Final = {
     "admission": "def admit(request, cluster):\n    return True\n",
     "priority": "def prioritise(request, cluster):\n    return 0\n",
+    "decider": "def apart(request, instance, cluster):\n    return True\n",
     "scheduler": "def key(ticket):\n    return ticket.number\n",
     "scaling": "def scale(pool):\n    return pool.replicas\n",
 }
@@ -60,7 +61,7 @@ def texts_of(bundle: Bundle, stages: Sequence[str]) -> dict[str, str]:
     """Return the source of the policy of each stage. A built-in policy has a source if it has a template or a cookbook
     entry, or if it is the default policy."""
     check_stages(stages)
-    return {stage: _text(bundle, stage) for stage in STAGES if stage in stages}
+    return {stage: _text(bundle, stage) for stage in EVERY if stage in stages}
 
 
 def bundle_of(
@@ -77,7 +78,7 @@ def bundle_of(
     that the new policies have the same prefix indexes as the old policies have in the suite's scenarios."""
     policies: dict[str, Any] = dict(base.policies)
     for stage, source in texts.items():
-        keys = registry.explicit(stage, policies[stage], f"policies.{stage}", auto=auto)
+        keys = registry.explicit(stage, base.policy(stage), f"policies.{stage}", auto=auto)
         defaults = {key: registry.written_value(usual, auto) for key, usual in BESIDE.items()}
         own = {key: keys[key] for key, usual in defaults.items() if keys.get(key, usual) != usual}
         policies[stage] = {"name": "code", "source": source, **own}
@@ -86,12 +87,12 @@ def bundle_of(
 
 def check_stages(stages: Sequence[str]) -> None:
     for stage in stages:
-        if stage not in STAGES:
-            raise HeadwayError(f"{argument('stages', '--stage')}: there is no stage {stage!r}.{suggest(stage, STAGES)}")
+        if stage not in EVERY:
+            raise HeadwayError(f"{argument('stages', '--stage')}: there is no stage {stage!r}.{suggest(stage, EVERY)}")
 
 
 def _text(bundle: Bundle, stage: str) -> str:
-    spec = bundle.policies[stage]
+    spec = bundle.policy(stage)
     name, keys = registry.split(spec, f"policies.{stage}")
     source = readable(bundle, stage)
     if name in WRITTEN or not check(source, stage):

@@ -50,6 +50,7 @@ def _equal(spec: Engines, ids: list[str], first: int, pool: str, serves: tuple[s
                 max_batch_tokens=spec.max_batch_tokens,
                 max_queue=spec.max_queue,
                 capacity=capacity,
+                usd_per_hour=card.usd_per_hour * spec.tp,
                 adapter_slots=None if spec.adapters is None else spec.adapters.slots,
                 serves=serves,
                 tier_blocks={name: tier.blocks for name, tier in (spec.kv.tiers or {}).items()},

@@ -20,4 +20,4 @@ from headway.policies import (  # noqa: F401
     tree,
     weighted,
 )
-from headway.policies.code import stages, wasm  # noqa: F401
+from headway.policies.code import stages  # noqa: F401

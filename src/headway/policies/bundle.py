@@ -1,4 +1,4 @@
-"""Bundles: the policies of all five stages in one document, with their origin.
+"""Bundles: the policies of all stages in one document, with their origin.
 
     format: 1
     name: warm first
@@ -39,6 +39,7 @@ from headway.types import Json
 FORMAT: Final = 1
 STAGES: Final = ("admission", "priority", "routing", "scheduler", "scaling")
 FURTHER: Final = ("estimator", "decider")  # stages that a bundle has only if their policy is not the default
+EVERY: Final = (*STAGES, *FURTHER)
 # Type of a policy -> keys, of which the policy must have exactly one.
 TYPES: Final = {"parameters": ("template",), "tree": ("tree",), "code": ("source", "path")}
 PARAMETERS: Final = {"const": "parameters", "description": "a template of Headway with these parameters"}
@@ -124,6 +125,10 @@ class Bundle(Struct, frozen=True):
             raise HeadwayError(f"bundle: expected a bundle, its file or its document, got {shown(source)}.")
         file = source if isinstance(source, str) else source.__fspath__()
         return _read(read_yaml(file), file, file)
+
+    def policy(self, stage: str) -> Any:
+        """Return the policy of a stage; if the bundle has none, the default policy."""
+        return self.policies.get(stage, DEFAULT_POLICIES[stage])
 
     def write(self, file: str | _File) -> None:
         write_text(file if isinstance(file, str) else file.__fspath__(), yaml_text(self.document()))
@@ -218,7 +223,7 @@ def _plain(stage: str, spec: Any, file: str | None) -> Any:
     must = TYPES[kind]
     known = [*must, "parameters"]
     # The parameters of a coded policy, such as `lru_blocks`, are valid keys too.
-    if kind != "parameters" and stage in STAGES:
+    if kind != "parameters" and stage in EVERY:
         known += [parameter.name for parameter in registry.find(stage, kind, place).parameters]
     for key in spec:
         if key not in (*known, "type"):

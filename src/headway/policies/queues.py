@@ -1,5 +1,4 @@
-"""The queues of schedulers. A queue contains the requests that wait at one instance, as tickets. A ticket has only
-information that a real engine could have."""
+"""The queues of schedulers. A queue contains the requests that wait at one instance, as tickets."""
 
 from collections import deque
 from collections.abc import Callable
@@ -7,38 +6,20 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, Protocol
 
-from msgspec import Struct
-
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.policies.registry import check_call, outside
-from headway.types import NO_PRIORITY, PS_PER_SECOND, Hints, Request
-
-
-class Ticket(Struct, eq=False, gc=False):
-    """A request at its instance, as a scheduler sees it. A request has the same ticket from its arrival at the instance
-    until it ends."""
-
-    request: Request
-    priority: float  # from the route or the priority stage; a higher value is served first
-    enqueued_ps: int
-    number: int  # sequence number of arrival at the instance
-    hints: Hints = NO_PRIORITY.hints  # hints of the priority stage
-    generated: int = 0  # number of output tokens that the request had when it was last preempted
-    preemptions: int = 0
-    rank: Any = None  # sort key; the queue may set and read it
-    expected_tokens: int = 0  # output tokens that the request is expected to generate; 0 without an estimator
-
-    @property
-    def enqueued(self) -> float:
-        return self.enqueued_ps / PS_PER_SECOND
+from headway.views.engine import Ticket as Ticket
 
 
 class Queue(Protocol):
     """The waiting requests of one instance, in the order in which they enter the batch. Only the methods below may
     change the order, so that the order stays constant between calls of these methods.
 
-    Three methods are optional. `chunk(ticket)` returns the maximum number of prompt tokens of a request in one step.
+    Some methods are optional. `see(engine)` is called once, with the view of the engine. If a queue has this method,
+    `rerank()` is called before `first` and `order` after each scheduling change (a request arrived, ended, gave up or
+    was preempted): only then may the order change. `chunk(ticket)` returns the maximum number of prompt tokens of a
+    request in one step.
     None means the whole token budget of the step. The engine calls `chunk` whenever the request begins to wait.
     `ended(ticket, output_tokens, completed)` is called when a running request completes or its client gives up.
     `yields(waiting, running)` says whether a running request is preempted if a waiting one then enters in its place.
@@ -71,7 +52,7 @@ class Queue(Protocol):
 SLACK: Final = 16  # number of removed entries that a queue may keep even if it is short
 # The methods of a queue, required and optional, with the number of arguments of each method.
 METHODS: Final = {"add": 1, "put_back": 1, "first": 0, "take": 0, "remove": 1, "order": 1}
-OPTIONAL: Final = {"chunk": 1, "ended": 3, "yields": 2}
+OPTIONAL: Final = {"chunk": 1, "ended": 3, "yields": 2, "see": 1, "rerank": 0}
 
 
 def queue_of(scheduler: Any) -> Queue:

@@ -13,7 +13,8 @@ from typing import Annotated, Any, ClassVar, Final
 from headway.config.documents import presets
 from headway.errors import HeadwayError
 from headway.policies.code import Program
-from headway.policies.code.stages import STAGES, Coded, Sourced
+from headway.policies.code.coded import Coded
+from headway.policies.code.stages import STAGES, Sourced
 from headway.policies.registry import Bounds, Entry, defer, describe
 
 RESERVED: Final = ("begin", "call", "entry", *get_annotations(Sourced))  # attributes that every coded policy has

@@ -26,15 +26,18 @@ from headway.config.schema import Later, ListOf, MapOf, Mapped
 from headway.config.wording import cut, join_words, shown, suggest
 from headway.errors import HeadwayError
 from headway.policies.code import CodeError
-from headway.policies.code.language import ENTRANCES
-from headway.policies.code.stages import BELIEF, ONCE, Coded, Values, declare
+from headway.policies.code.coded import Coded, MemoryKeys, Steps, Values
+from headway.policies.code.language import ENTRANCES, MEMORY_KEYS, STEPS
+from headway.policies.code.stages import BELIEF, LIMITS, declare
 from headway.types import Json, Request
 
+ENGINE: Final = re.compile(r"\bengine\b")
 LINE: Final = re.compile(r"\btree line (\d+)")
 LONGEST: Final = 2_000  # maximum number of characters of an expression
 DEEPEST: Final = 30  # maximum depth of nested branches
 WORDS: Final[dict[str, dict[str, str]]] = {  # stage -> names that a tree may use as values
     "admission": {"admit": "True", "reject": "False"},
+    "decider": {"split": "True", "whole": "False"},
     "scaling": {"stay": "pool.replicas"},
 }
 BRANCH: Final = ("if", "then", "else")
@@ -61,15 +64,22 @@ def tree_source(tree: object, stage: str, where: str = "tree") -> TreeSource:
     if isinstance(tree, Mapping):
         node = {key: value for key, value in tree.items() if key not in TOP}
         writer.parameters(tree.get("parameters"), f"{where}.parameters")
-    name, entrance = next(iter(ENTRANCES[stage].items()))
     if writer.lines:
         writer.add(0, "", where)
         writer.add(0, "", where)
-    writer.add(0, f"def {name}({', '.join(argument for argument, _ in entrance.arguments)}):", where)
+    writer.add(0, _head(tree, stage), where)
     if isinstance(tree, Mapping):
         writer.let(tree.get("let"), f"{where}.let")
     writer.node(node, where, 1, 0)
     return TreeSource("\n".join(writer.lines) + "\n", writer.places)
+
+
+def _head(tree: object, stage: str) -> str:
+    """Return the head of the function that a tree becomes. A scheduler's tree that reads the engine is evaluated again
+    after each scheduling change."""
+    name, entrance = next(iter(ENTRANCES[stage].items()))
+    names = [argument for argument, _ in entrance.arguments]
+    return f"def {name}({', '.join(names if ENGINE.search(str(tree)) else names[: entrance.least])}):"
 
 
 class _Writer:
@@ -232,6 +242,8 @@ class Treed(Coded):
 
     tree: Annotated[Any, TREE_FORM] = None
     parameters: Values = field(default_factory=dict)
+    steps: Steps = STEPS
+    memory_keys: MemoryKeys = MEMORY_KEYS
 
     def __post_init__(self) -> None:
         if self.tree is None:
@@ -258,11 +270,16 @@ declare(
     "tree",
     Treed,
     {
-        "routing": f"Scores candidates by a decision tree; the highest wins.\n\n{TREE} Ties: lowest index. {BELIEF}",
+        "routing": "Scores candidates by a decision tree; the highest wins.\n\n"
+        f"{TREE} Ties: lowest index. {BELIEF} {LIMITS}",
         "admission": "Admits by a decision tree, whose values are admit, reject, or seconds after which to ask again."
-        f"\n\n{TREE}",
-        "priority": f"Scores by a decision tree; higher matters more.\n\n{TREE}",
-        "scheduler": f"Serves the request with the lowest value of a decision tree first.\n\nThe tree {ONCE} {TREE}",
-        "scaling": f"Sets the number of replicas by a decision tree; `stay` keeps the current number.\n\n{TREE}",
+        f"\n\n{TREE} {BELIEF} {LIMITS}",
+        "priority": f"Scores by a decision tree; higher matters more.\n\n{TREE} {BELIEF} {LIMITS}",
+        "estimator": f"Expects what a decision tree gives: a number of output tokens.\n\n{TREE} {BELIEF} {LIMITS}",
+        "decider": f"Splits a request by a decision tree, whose values are split or whole.\n\n{TREE} {BELIEF} {LIMITS}",
+        "scheduler": "Serves the request with the lowest value of a decision tree first.\n\nThe tree is evaluated when "
+        f"a request arrives there; a tree that reads `engine`, after each change. {TREE} {LIMITS}",
+        "scaling": "Sets the number of replicas by a decision tree; `stay` keeps the current number."
+        f"\n\n{TREE} {LIMITS}",
     },
 )

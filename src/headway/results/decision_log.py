@@ -15,7 +15,7 @@ from headway.results.decision_rows import DecisionRows
 from headway.results.decisions import RECORDED, Decisions, PriorityRecord, Verdict
 from headway.results.records import UsedBlocks
 from headway.results.table import Table
-from headway.types import Delay, Priority, Reject, Request, Route, Scorecard
+from headway.types import Delay, Estimate, Priority, Reject, Request, Route, Scorecard
 from headway.views.cluster import ClusterView
 from headway.views.instance import SIGNALS, InstanceView
 
@@ -57,6 +57,7 @@ class DecisionLog:
         self.scorers, self.cards = array("i"), Words[tuple[str, ...]]()
         self.lowest_wins = array("b")
         self.scored = array("q")
+        self.estimates: dict[int, Estimate] = {}  # index of a decision -> estimate; empty without an estimator
         self.scores = array("d")  # for each decision: the candidates' totals, then their scores by scorer; NaN: none
         self.fresh: list[float] = []  # scores that the column does not have yet
 
@@ -112,8 +113,11 @@ class DecisionLog:
         self.prompt_tokens.extend(prompts)
         self.prefix.extend(prefixes)
 
-    def score(self, card: Scorecard | None, names: Sequence[str]) -> None:
-        """Record the scorecard of the last decision, if it has one; `names` are the names of its candidates."""
+    def score(self, card: Scorecard | None, names: Sequence[str], estimate: Estimate | None = None) -> None:
+        """Record the scorecard of the last decision, if it has one; `names` are the names of its candidates. `estimate`
+        is the expected length of the answer."""
+        if estimate is not None:
+            self.estimates[len(self.scored)] = estimate
         self.scored.append(len(self.scores) + len(self.fresh))
         self.lowest_wins.append(card is not None and card.lowest_wins)
         if card is None:
@@ -233,7 +237,7 @@ class RouterJournal:
             request.prompt_tokens,
             request.path.keys[0] & LARGEST_KEY if request.path.keys else 0,
         )
-        log.score(route.scorecard, self.names)
+        log.score(route.scorecard, self.names, self.cluster._estimate)
         if self.own:
             self.index.touch(target, request.path)
             if prefill >= 0:

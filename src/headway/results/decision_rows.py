@@ -80,6 +80,9 @@ class DecisionRows:
         columns["reason"] = [log.reasons.words[reason] for reason in pick(log.reason)]
         columns["lowest_wins"] = list(map(bool, pick(log.lowest_wins)))
         columns["prefix"] = [f"{prefix:x}" if prefix else "" for prefix in pick(log.prefix)]
+        expected = [log.estimates.get(place) for place in places] if log.estimates else [None] * len(places)
+        columns["expected_tokens"] = [None if estimate is None else estimate.tokens for estimate in expected]
+        columns["expected_error"] = [None if estimate is None else estimate.error for estimate in expected]
         columns["candidates"] = list(map(list, repeat(candidates, len(places))))
         self._read_signals(columns, pick(log.first), candidates)
         self._read_past(columns, places, candidates)

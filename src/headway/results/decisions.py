@@ -17,7 +17,7 @@ from headway.views.signals import UNITS
 # Columns of a data frame that describe the whole decision.
 WHOLE: Final = (
     "request", "at_ps", "reason", "priority", "prompt_tokens", "prefix", "predicted_tokens", "cached_tokens", "tier",
-    "ttft_ps", "e2e_ps",
+    "ttft_ps", "e2e_ps", "expected_tokens",
 )  # fmt: skip
 
 
@@ -79,6 +79,9 @@ class Decision(Struct, frozen=True):
     # The request, and what the routers knew of the load at the decision; None or empty in folders of older versions.
     prompt_tokens: int = 0
     prefix: str = ""  # key of the first run of the prompt's tokens, in hex: equal keys mean equal beginnings
+    # What the estimator expected the request to generate, and its stated error; None if no estimator ran.
+    expected_tokens: int | None = None
+    expected_error: float | None = None
     router_state: RouterState | None = None
     tenant: TenantState | None = None
     # Further signals of the candidates. `tier_used` is empty if no policy of the run declares it. If no policy declares

@@ -17,10 +17,10 @@ def estimates(recorder: Recorder, warmup: int) -> Json:
         if row >= warmup and recorder.outcome[row] == COMPLETED and recorder.output_tokens[row]:
             pairs[names[recorder.slo_class[row]]].append((expected, recorder.output_tokens[row]))
     every = [pair for name in sorted(pairs) for pair in pairs[name]]
-    return {"estimates": {**_errors(every), "classes": {name: _errors(pairs[name]) for name in sorted(pairs)}}}
+    return {"estimates": {**errors(every), "classes": {name: errors(pairs[name]) for name in sorted(pairs)}}}
 
 
-def _errors(pairs: list[tuple[int, int]]) -> Json:
+def errors(pairs: list[tuple[int, int]]) -> Json:
     """Return the errors of these estimates. `bias` and `error` are relative to the mean length; `mape` is the mean of
     each request's own relative error."""
     true = sum([length for _, length in pairs])

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
+from headway.results.estimates import errors
 from headway.results.figure_table import Best, declared
 from headway.results.groups import fairness, sessions
 from headway.results.metrics import summarise
@@ -53,6 +54,7 @@ def every_figure() -> list[str]:
     """Return the paths of all figures that a summary may have, except the metrics that policies define."""
     nothing = Recorder()
     some = {"sessions": sessions(nothing, 0), "fairness": fairness(nothing, completed_sample(nothing, NOTHING), 0)}
+    some["estimates"] = errors([])
     some["scaling"] = scaling(nothing, [], NOTHING, 0, 0)
     stores = [TierStats("", tier, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, []) for tier in ("cpu", "storage")]
     # An instance with a role, with tiers and with drafts, because only these have the optional sections of a summary.

@@ -20,7 +20,7 @@ from headway.config.arguments import checked
 from headway.config.documents import parse_yaml, presets, write_text
 from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError, argument, worded
-from headway.policies.bundle import STAGES, Bundle
+from headway.policies.bundle import EVERY, Bundle
 from headway.schemas import schema_file
 from headway.workload.traces import detect, guess_mapping
 from headway.workload.traces.columns import column_names, how_to_map, parse_columns, write_columns
@@ -72,7 +72,7 @@ STARTERS: Final = {
         },
     ),
     "suite": Starter("suite.yaml", "suite", HARDWARE),
-    "policy": Starter("policy.yaml", "bundle", {"stage": Option(f"Stage ({', '.join(STAGES)})", "routing")}),
+    "policy": Starter("policy.yaml", "bundle", {"stage": Option(f"Stage ({', '.join(EVERY)})", "routing")}),
 }
 
 
@@ -146,8 +146,8 @@ def _source(values: Mapping[str, Any], path: Path) -> str:
 
 
 def _stage(stage: Any) -> str:
-    if stage not in STAGES:
-        raise HeadwayError(f"stage: there is no stage {shown(stage)}.{suggest(str(stage), STAGES)}")
+    if stage not in EVERY:
+        raise HeadwayError(f"stage: there is no stage {shown(stage)}.{suggest(str(stage), EVERY)}")
     return str(stage)
 
 

@@ -159,6 +159,7 @@ def engine_view(ranks: list[InstanceView], name: str) -> InstanceView:
         max_batch_tokens=first.max_batch_tokens * count,
         max_queue=first.max_queue,
         capacity=first.capacity,
+        usd_per_hour=first.usd_per_hour * count,
         adapter_slots=first.adapter_slots,
         serves=first.serves,
         tier_blocks={tier: blocks * count for tier, blocks in first.tier_blocks.items()},

@@ -79,7 +79,7 @@ class Instance:
         self.tiers = None if tiers is None else Tiers(self.cache, tiers, links, engine, recorder)
         slots = view.adapter_slots
         self.adapters = None if slots is None else Adapters(slots, engine.adapter_load_ps)
-        self.queue = EngineQueue(scheduler, view.id)
+        self.queue = EngineQueue(scheduler, view.id, view)
         self.batch = new_batch(block_tokens, engine, self.cache, self.stats)
         self.run = run
         windows = None

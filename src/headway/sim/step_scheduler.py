@@ -29,8 +29,8 @@ from headway.views.instance import InstanceView
 class StepScheduler:
     __slots__ = (
         "adapters", "batch", "blocks", "cache", "gaps", "gated", "hits", "limit", "limits", "loader", "max_batch_size",
-        "max_batch_tokens", "preempted", "queue", "ready", "recorder", "refusal", "resuming", "run", "shut", "size",
-        "stats", "stirred", "unseen", "view", "waiting", "whole_prompts", "windows", "yields",
+        "max_batch_tokens", "preempted", "queue", "ready", "recorder", "refusal", "resuming", "run", "shut", "sight",
+        "size", "stats", "stirred", "unseen", "view", "waiting", "whole_prompts", "windows", "yields",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +71,7 @@ class StepScheduler:
         self.gated = gated  # whether requests may have to wait because of adapter slots or the limit on handovers
         self.resuming: list[Job] = []  # requests that resume decoding in the first step of the run
         self.yields = None if blocks.reserves else queue.yields  # whether running requests yield to waiting ones
+        self.sight = queue.sight
         self.limits = LimitLog(view.index, recorder.limits)
         self.limit = NO_LIMIT  # what keeps the first waiting request out of the step that `admit` has formed
         self.refusal = NO_LIMIT  # why `queue.refused` could not enter the batch
@@ -89,6 +90,8 @@ class StepScheduler:
         self.shut = once = False
         if self.windows is not None:
             self.windows.move()
+        if self.sight is not None:
+            self.sight.now = now
         yielding = self.yields is not None and bool(self.waiting) and make_way(self, self.yields)
         if batch.partial is not None:
             once = self.schedule_partial(batch.partial)
@@ -169,6 +172,8 @@ class StepScheduler:
         """Allocate blocks request by request in the scheduler's order. While there are too few blocks, preempt the last
         request in this order."""
         cache, batch = self.cache, self.batch
+        if self.sight is not None:
+            self.queue.look(batch.running, cache.held)
         order = self.queue.sort(batch.running)
         served = 0
         while served < len(order):
@@ -251,7 +256,7 @@ class StepScheduler:
         cache, size, blocks_of = self.cache, self.size, self.blocks
         waiting, running, loads = queue.waiting, batch.running, loader.active
         while waiting and budget > 0 and len(running) + len(loader.loading) < self.max_batch_size:
-            job = queue.first()
+            job = self.first()
             if loads and job.ticket is queue.refused:  # nothing has changed since the request was refused
                 self.limit = self.refusal
                 return False
@@ -303,6 +308,12 @@ class StepScheduler:
         elif self.limit is TOKENS and len(running) + len(loader.loading) >= self.max_batch_size:
             self.limit = SLOTS
         return False
+
+    def first(self) -> Job:
+        """Return the next request in the scheduler's order, which may differ after a scheduling change."""
+        if self.sight is not None and self.sight.changed:
+            self.queue.look(self.batch.running, self.cache.held)
+        return self.queue.first()
 
     def refuse(self, job: Job, limit: str) -> None:
         """Note that the first waiting request cannot enter, and why."""

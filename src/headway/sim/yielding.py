@@ -23,7 +23,7 @@ def make_way(scheduler: StepScheduler, yields: Yields) -> bool:
     """Preempt running requests before a step is formed, so that the first waiting request can enter. Return False if
     no running request can yield to it before the next scheduling change."""
     batch, queue = scheduler.batch, scheduler.queue
-    job = queue.first()
+    job = scheduler.first()
     if scheduler.loader.active or (scheduler.gated and scheduler.find_gate(job)):
         return False
     order = queue.sort([*batch.running, job])

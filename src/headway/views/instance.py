@@ -8,7 +8,7 @@ from functools import cache, partial
 from typing import Annotated, Any, ClassVar, Final, NoReturn, Protocol
 
 from headway.errors import HeadwayError, UndeclaredSignal
-from headway.types import LoadRule
+from headway.types import PS_PER_SECOND, LoadRule
 from headway.views.signals import NOT_AVAILABLE, Signal, derived_signal, exact, reported, static, table
 from headway.views.window import Recent
 
@@ -39,15 +39,13 @@ class InstanceView:
 
     hidden: ClassVar[tuple[str, ...]] = ()
 
-    index: Annotated[int, static("number", "Its position among all instances, from 0.", hint=True, wasm=0)]
+    index: Annotated[int, static("number", "Its position among all instances, from 0.", hint=True)]
     id: Annotated[str, static("name", "Its name.", language=False)]
     _: KW_ONLY
-    kv_blocks: Annotated[
-        int, static("blocks", "KV blocks of its GPU.", live=SETTINGS_OR_PAGE, hint=True, wasm=13, status=6)
-    ] = 1
-    max_batch_size: Annotated[int, static("count", "Most requests in its batch.", wasm=15)] = 256
-    max_batch_tokens: Annotated[int, static("tokens", "Most tokens that one step computes.", wasm=16)] = 2048
-    max_queue: Annotated[int, static("count", "Queue length that load scores are relative to.", wasm=17)] = 256
+    kv_blocks: Annotated[int, static("blocks", "KV blocks of its GPU.", live=SETTINGS_OR_PAGE, hint=True, status=6)] = 1
+    max_batch_size: Annotated[int, static("count", "Most requests in its batch.")] = 256
+    max_batch_tokens: Annotated[int, static("tokens", "Most tokens that one step computes.")] = 2048
+    max_queue: Annotated[int, static("count", "Queue length that load scores are relative to.")] = 256
     pool: Annotated[str, static("name", "Its deployment.")] = "default"
     model: Annotated[str, static("name", "The model that it runs.")] = ""
     role: Annotated[str, static("name", "both, prefill or decode.")] = "both"
@@ -57,10 +55,12 @@ class InstanceView:
     serves: Annotated[
         tuple[str, ...], static("name", "Model names that it serves; empty if all instances serve any name.")
     ] = ()
-    capacity: Annotated[float, static("share", "Figure from TP, dtype, memory and free model slots.", wasm=14)] = 1.0
+    capacity: Annotated[float, static("share", "Figure from TP, dtype, memory and free model slots.")] = 1.0
+    usd_per_hour: Annotated[float, static("number", "Price of its GPUs per hour; 0 if it is unknown.", unit="USD")] = (
+        0.0
+    )
     adapter_slots: Annotated[
-        int | None,
-        static("number", "Most loaded LoRA adapters; None if all are loaded.", live=NOT_AVAILABLE, language=False),
+        int | None, static("number", "Most loaded LoRA adapters; None if all are loaded.", live=NOT_AVAILABLE)
     ] = None
     tier_blocks: Annotated[
         Mapping[str, int],
@@ -69,12 +69,10 @@ class InstanceView:
 
     inflight: Annotated[
         int,
-        exact(
-            "count", "Requests sent there that have not ended.", hint=True, shared=True, recorded=True, wasm=1, status=0
-        ),
+        exact("count", "Requests sent there that have not ended.", hint=True, shared=True, recorded=True, status=0),
     ] = 0
     inflight_tokens: Annotated[
-        int, exact("tokens", "Prompt tokens of requests in flight.", hint=True, shared=True, wasm=2, status=1)
+        int, exact("tokens", "Prompt tokens of requests in flight.", hint=True, shared=True, status=1)
     ] = 0
     pending_prefill_tokens: Annotated[
         int,
@@ -84,12 +82,11 @@ class InstanceView:
             hint=True,
             shared=True,
             recorded=True,
-            wasm=3,
             status=2,
         ),
     ] = 0
     decode_tokens: Annotated[
-        int, exact("tokens", "Prompt tokens of requests in flight with a first token.", hint=True, shared=True, wasm=4)
+        int, exact("tokens", "Prompt tokens of requests in flight with a first token.", hint=True, shared=True)
     ] = 0
     expected_output_tokens: Annotated[
         int,
@@ -100,9 +97,9 @@ class InstanceView:
             shared=True,
         ),
     ] = 0
-    routed: Annotated[int, exact("count", "All requests sent there so far.", wasm=5, status=10)] = 0
-    completed: Annotated[int, exact("count", "Completed requests so far.", wasm=6, status=11)] = 0
-    output_tokens: Annotated[int, exact("tokens", "Output tokens of all ended requests.", wasm=19)] = 0
+    routed: Annotated[int, exact("count", "All requests sent there so far.", status=10)] = 0
+    completed: Annotated[int, exact("count", "Completed requests so far.", status=11)] = 0
+    output_tokens: Annotated[int, exact("tokens", "Output tokens of all ended requests.")] = 0
     observed_at: Annotated[
         int | None,
         exact(
@@ -115,7 +112,7 @@ class InstanceView:
         ),
     ] = None
     routed_since_report: Annotated[
-        int, exact("count", "Requests sent there at or after the last report.", hint=True, wasm=7)
+        int, exact("count", "Requests sent there at or after the last report.", hint=True)
     ] = 0
     finished_since_report: Annotated[
         int,
@@ -123,7 +120,6 @@ class InstanceView:
             "count",
             "Requests that have ended there since the last report, which may still count them as queued or running.",
             hint=True,
-            wasm=18,
         ),
     ] = 0
 
@@ -137,7 +133,6 @@ class InstanceView:
             always=True,
             hint=True,
             recorded=True,
-            wasm=8,
             status=3,
         ),
     ] = 0
@@ -151,7 +146,6 @@ class InstanceView:
             always=True,
             hint=True,
             recorded=True,
-            wasm=9,
             status=4,
         ),
     ] = 0
@@ -163,7 +157,6 @@ class InstanceView:
             simulated=CACHE,
             live=PAGE_ELSE + "prompt tokens in flight",
             recorded=True,
-            wasm=10,
             status=5,
         ),
     ] = 0
@@ -185,7 +178,6 @@ class InstanceView:
             simulated="the instance's steps, in place of SM utilisation",
             live=GPU_EXPORTER,
             mean_if_missing=True,
-            wasm=12,
             status=8,
         ),
     ] = 0.0
@@ -197,7 +189,6 @@ class InstanceView:
             simulated="idle and full power of its hardware, by its busy share",
             live=GPU_EXPORTER,
             mean_if_missing=True,
-            wasm=20,
             status=9,
         ),
     ] = 0.0
@@ -211,7 +202,6 @@ class InstanceView:
             hint=True,
             mean_if_missing=True,
             recorded=True,
-            wasm=11,
             status=7,
         ),
     ] = 0.0
@@ -230,6 +220,12 @@ class InstanceView:
     _estimator: Estimator | None = field(default=None, init=False)
     _decode_tokens: int = field(default=1, init=False)  # tokens that a decode computes in a step, drafts included
     _load_rule: LoadRule = field(default="snapshot", init=False)  # how `effective_load` is computed
+
+    @property
+    @derived_signal("exact", "seconds", "observed_at")
+    def observed(self) -> float | None:
+        """Time of the last report in seconds; None if the reported signals are current."""
+        return None if self.observed_at is None else self.observed_at / PS_PER_SECOND
 
     @property
     @derived_signal("reported", "count", "routed_since_report", "queued", "running")

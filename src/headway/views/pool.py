@@ -1,23 +1,21 @@
 """A pool of equal instances, as an autoscaler sees it: a deployment, or only its prefill or decode instances.
 
-Windows may have any length, because the view stores running totals: the amount in a window is the difference between
-the totals at its end and at its start. Bisection finds the total at a given time.
+Windows may have any length, because the view stores running totals.
 """
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Annotated, Final
 
 from msgspec import Struct
 
 from headway.errors import HeadwayError
 from headway.types import PS_PER_SECOND, REPLICAS, SERVING, STARTING
 from headway.views.instance import SIGNALS, InstanceView
-from headway.views.window import Window
+from headway.views.signals import derived_signal, exact
+from headway.views.window import RunningTotal, Window
 
 REMEMBERED: Final = 1 << 16  # maximum number of samples in the history, which is 22 days of checks every 30 s
 NOTHING: Final = -1  # marks a missing time or duration
-SPARE: Final = 64  # a running total with fewer entries than this never removes old entries
 # Signals of instances that a pool shows as the mean over its serving instances.
 MEANS: Final = ("queued", "running", "kv_utilization", "busy")
 
@@ -30,6 +28,10 @@ class LoadSample(Struct, frozen=True, gc=False):
     rate: float  # requests per second that were sent to the pool between the checks
     concurrency: float  # mean number of requests in flight or waiting for an instance, over the time between the checks
     queued: float  # mean over the serving instances of the number of queued requests, at the later check
+
+    @property
+    def at(self) -> float:
+        return self.at_ps / PS_PER_SECOND
 
 
 class PoolMetrics(Struct, frozen=True, omit_defaults=True):
@@ -50,52 +52,6 @@ class PoolMetrics(Struct, frozen=True, omit_defaults=True):
     signals: dict[str, float] = {}  # means over the serving instances, of the signals in MEANS that the run maintains
 
 
-class RunningTotal:
-    """A total over time. `add` increases it by an amount. Between the calls, it grows by `level` per picosecond: with 3
-    requests in flight, it grows by 6 request-seconds in 2 s."""
-
-    def __init__(self, start_ps: int, kept_ps: int, level: int = 0) -> None:
-        self.kept_ps = kept_ps
-        self.level = level
-        self.total = 0  # the total at the last of `times`
-        self.times = [start_ps - 1]
-        self.totals = [0]  # the total at each of `times`, including changes at that time
-        self.levels = [level]  # the level from each of `times` until the next
-        self.full = SPARE
-
-    def add(self, now_ps: int, amount: int = 1) -> None:
-        self._change(now_ps, amount, self.level)
-
-    def set(self, now_ps: int, level: int) -> None:
-        self._change(now_ps, 0, level)
-
-    def _change(self, now_ps: int, amount: int, level: int) -> None:
-        last_ps = self.times[-1]
-        self.total += self.level * (now_ps - last_ps) + amount
-        self.level = level
-        if last_ps == now_ps:
-            self.totals[-1], self.levels[-1] = self.total, level
-            return
-        if len(self.times) >= self.full:
-            # Index of the last entry before the longest window.
-            old = bisect_right(self.times, now_ps - self.kept_ps) - 1
-            if old > 0:
-                del self.times[:old], self.totals[:old], self.levels[:old]
-            self.full = 2 * len(self.times) + SPARE
-        self.times.append(now_ps)
-        self.totals.append(self.total)
-        self.levels.append(level)
-
-    def upto(self, at_ps: int) -> int:
-        """Return the total at `at_ps`. This time must not be earlier than the start of the longest window."""
-        place = max(0, bisect_right(self.times, at_ps) - 1)
-        return self.totals[place] + self.levels[place] * (at_ps - self.times[place])
-
-    def since(self, start_ps: int) -> int:
-        """Return the growth of the total since `start_ps`."""
-        return self.total - self.upto(start_ps)
-
-
 class PoolView:
     """A pool as an autoscaler sees it. The states and the reported signals of its instances are read on demand. All
     other values are counted from the events of all routers.
@@ -103,6 +59,17 @@ class PoolView:
     Times are in seconds unless the name ends in _ps. A window of `seconds` is (now - seconds, now], but it never begins
     before the start of the observation. A mean over an empty window is None.
     """
+
+    model: str
+    role: str
+    minimum: int
+    maximum: int
+    slots: int
+    kv_tokens: int
+    inflight: Annotated[int, exact("count", "Requests at its instances.")]
+    inflight_tokens: Annotated[int, exact("tokens", "Prompt tokens of the requests at its instances.")]
+    pending: Annotated[int, exact("count", "Requests that wait at the router.")]
+    last_rate: float
 
     def __init__(
         self,
@@ -226,16 +193,19 @@ class PoolView:
         return None if self.scaled_ps == NOTHING else (self.now_ps - self.scaled_ps) / PS_PER_SECOND
 
     @property
+    @derived_signal("exact", "number", steps=3)
     def replicas(self) -> int:
         """Number of replicas that serve, start or are unreachable. Replicas that drain do not count. A scaling decision
         sets this number."""
         return self.count(REPLICAS)
 
     @property
+    @derived_signal("exact", "number", steps=3)
     def serving(self) -> int:
         return self.count(SERVING)
 
     @property
+    @derived_signal("exact", "number", steps=3)
     def starting(self) -> int:
         """Number of replicas that are provisioning or loading."""
         return self.count(STARTING)
@@ -312,19 +282,23 @@ class PoolView:
         return {name: window.sum(now) / window.count(now) for name, window in self.classes.items() if window.count(now)}
 
     @property
+    @derived_signal("exact", "number", steps=3)
     def mean_ttft(self) -> float | None:
         return self.firsts.mean_seconds(self.now_ps)
 
     @property
+    @derived_signal("exact", "number", steps=200)
     def p99_ttft(self) -> float | None:
         return self.p99(self.firsts.amounts(self.now_ps))
 
     @property
+    @derived_signal("exact", "number", steps=3)
     def mean_latency(self) -> float | None:
         """Mean time in seconds from arrival to the last token."""
         return self.latencies.mean_seconds(self.now_ps)
 
     @property
+    @derived_signal("exact", "number", steps=200)
     def p99_latency(self) -> float | None:
         return self.p99(self.latencies.amounts(self.now_ps))
 
@@ -340,20 +314,24 @@ class PoolView:
     # --- reported signals, which policies must declare: means over the serving instances, 0 if no instance serves -
 
     @property
+    @derived_signal("reported", "number", "queued")
     def queued(self) -> float:
         return self.mean("queued")
 
     @property
+    @derived_signal("reported", "number", "running")
     def running(self) -> float:
         return self.mean("running")
 
     @property
+    @derived_signal("reported", "number", "kv_used")
     def kv_utilization(self) -> float:
         """Fraction of the KV blocks on GPUs that requests use (`kv_used`)."""
         serving = [view for view in self.views if view.state in SERVING]
         return sum([view.kv_used for view in serving]) / sum([view.kv_blocks for view in serving]) if serving else 0.0
 
     @property
+    @derived_signal("reported", "number", "busy")
     def busy(self) -> float:
         """Fraction of the last 5 s in which the instances had work."""
         return self.mean("busy")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Literal, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -44,7 +44,7 @@ class Signal(Struct, frozen=True):
     reads: tuple[str, ...] = ()
     derived: bool = False
     # Policy language: whether the language has this field, the number of extra steps to read it, and whether a language
-    # model needs the description because the name is not clear enough.
+    # model needs the description because the name is not clear enough. The field's kind follows from its type.
     language: bool = True
     steps: int = 0
     hint: bool = False
@@ -56,9 +56,7 @@ class Signal(Struct, frozen=True):
     mean_if_missing: bool = False
     # Whether the record of a routing decision has the signal for each candidate, if the run maintains it.
     recorded: bool = False
-    # Positions of the signal: in the record that WebAssembly policies read, and among an engine's fields in the status
-    # document. None: the signal is not in that record or document.
-    wasm: int | None = None
+    # Position of the signal among an engine's fields in the status document; None: it is not in the document.
     status: int | None = None
     # `table` sets the following fields.
     name: str = ""
@@ -96,6 +94,22 @@ def table(view: type) -> dict[str, Signal]:
         if signal is not None:
             signals[name] = _complete(signal, name, get_type_hints(member.fget)["return"], signal.reads)
     return signals
+
+
+def readable(view: type) -> dict[str, Signal]:
+    """Return all that a policy may read of a view, a request or a ticket by name: its signals, and its other public
+    fields and properties, which need no declaration. A field without an annotation is not meant for policies."""
+    known = table(view)
+    plain = Signal("static", "number")
+    found: dict[str, Signal] = {}
+    for name, hint in get_type_hints(view).items():
+        if not name.startswith("_") and get_origin(hint) is not ClassVar:
+            found[name] = known.get(name) or replace(plain, name=name, type=hint)
+    for name, member in vars(view).items():
+        if isinstance(member, property) and not name.startswith("_"):
+            kind = get_type_hints(member.fget)["return"]
+            found[name] = known.get(name) or replace(plain, name=name, type=kind, derived=True)
+    return found
 
 
 def _complete(signal: Signal, name: str, type_: Any, reads: tuple[str, ...]) -> Signal:

@@ -8,20 +8,27 @@ import sys
 import warnings
 from collections.abc import Callable
 from functools import reduce
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any
 
+from msgspec.structs import replace
+
 from headway.policies.code import Program, language, library, program, rewrite
-from headway.policies.code.library import Memory
 from headway.policies.code.rejection import Exhausted, Misuse
-from headway.types import Path, Request
-from headway.views.cluster import ClusterView
+from headway.policies.code.state import Memory, Sent
+from headway.types import Path, Priority, Reject, Request
+from headway.views.cluster import ClusterView, TenantView
 from headway.views.instance import InstanceView
 
 CACHED = [0, 64, 32, 128]
 LONGEST = 3_000_000  # lines of plain Python
 LARGEST = 1000  # parts of a value that are compared
 SHORT = 20_000  # steps: enough for what is drawn
+
+
+class Steps:
+    def step_seconds(self, view: InstanceView, prefill_tokens: int, decodes: int, context: int) -> float:
+        return 0.001 + 1e-6 * prefill_tokens
 
 
 class Endless(Exception):
@@ -36,9 +43,15 @@ def situation() -> tuple[Request, tuple[InstanceView, ...], ClusterView]:
         view.pending_prefill_tokens, view.running = 700 * index, index
         view.capacity = (1.0, 0.5, 1, 0.25)[index]
         view.finished_since_report, view.output_tokens, view.watts = 3 - index, 10 * index, 400.0 - 100.0 * index
+        view.tier_blocks, view.tier_used = {"cpu": 40, "storage": 900}, {"cpu": 10 * index, "storage": 7}
+        view.adapters, view.adapter_slots = (f"a{index}", "b"), (4, None)[index % 2]
+        view.usd_per_hour, view._estimator = 2.5 * index, Steps()
     cluster = ClusterView(views)
     cluster.now_ps = 12_500_000_000_000
+    cluster.priority = Priority(2.5, {"weight": 2, "slack_s": -0.25})
+    cluster.keep({name: TenantView(cluster) for name in ("busy", "x")}, None)
     request = Request(17, 12_400_000_000_000, 900, Path((5,), (900,)), tenant="busy", model="m", session="s1", turn=2)
+    request = replace(request, deadline_ps=20_000_000_000_000)
     return request, cluster.instances, cluster
 
 
@@ -66,6 +79,7 @@ def run_plainly(source: str, times: int = 2) -> list[Any]:
         "recall": memory.recall,
         "remember": memory.remember,
         "cached_tokens": lambda view: CACHED[view.index],
+        "tier_utilization": lambda view, tier: view.tier_utilization(tier),
         "parameter": lambda default, low, high: default,
     }
     with warnings.catch_warnings():
@@ -119,7 +133,7 @@ def plain(value: Any) -> Any:
         if isinstance(one, list | tuple):
             parts.append(f"{type(one).__name__} {len(one)}")
             todo += one
-        elif isinstance(one, dict):
+        elif isinstance(one, dict | MappingProxyType):  # mappings of views are read-only in the language
             parts.append(f"dict {len(one)}")
             todo += [part for entry in one.items() for part in entry]
         elif isinstance(one, InstanceView):
@@ -136,12 +150,13 @@ BITS = {
     str: language.STR,
     type(None): language.NONE,
     list: language.LIST,
-    tuple: language.TUPLE | language.INSTANCES,
+    tuple: language.TUPLE | language.ROW_TUPLES,
     dict: language.DICT,
     range: language.SPAN,
-    Request: language.REQUEST,
-    InstanceView: language.INSTANCE,
-    ClusterView: language.CLUSTER,
+    MappingProxyType: sum(language.MAPPINGS),
+    Sent: language.ANSWER,
+    Reject: language.ANSWER,
+    **{view: kind for kind, view in language.VIEWS.items()},
 }
 
 
@@ -179,6 +194,8 @@ class Checked(rewrite._Rewrite):
 def checking(monkeypatch: Any) -> None:
     """From now on programs check their kinds."""
     given = library.library
-    monkeypatch.setattr(program, "library", lambda take, memory: {**given(take, memory), "_checked": checked})
+    monkeypatch.setattr(
+        program, "library", lambda take, memory, **more: {**given(take, memory, **more), "_checked": checked}
+    )
     monkeypatch.setattr(program, "LIBRARY_NAMES", [*program.LIBRARY_NAMES, "_checked"])
     monkeypatch.setattr(rewrite, "_Rewrite", Checked)

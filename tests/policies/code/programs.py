@@ -8,6 +8,7 @@ from random import Random
 CONSTANTS = (
     "W = 0.5\nLIMIT = 7\nNAMED = 'busy'\nPAIR = (3, 0.25)\nALPHA = parameter(0.7, 0, 1)\nSTEP = parameter(2, 1, 9)\n"
 )
+TIER, TEXT = "'cpu'", "text"
 HELPERS = ("first", "second", "third")
 DICTS = ("d", "e")
 VIEWS = ("v", "w", "best")
@@ -20,6 +21,9 @@ FIELDS = (
     "pending_prefill_tokens",
     "kv_utilization",
     "free_blocks",
+    "usd_per_hour",
+    "estimated_wait",
+    "adapter_slots",
 )
 KINDS = ("number", "number", "number", "text", "list", "dict", "view", "flag", "none", "span")
 
@@ -237,7 +241,16 @@ class Maker:
             return f"{self.name('dict')}.get({more(self.pick('text', 'number'))}, {more()})"
         if which == 14 and self.entry:
             return self.pick(
-                "request.prompt_tokens", "cluster.now", "len(instances)", f"cached_tokens({self.a_view(0)})"
+                "request.prompt_tokens",
+                "cluster.now",
+                "len(instances)",
+                f"cached_tokens({self.a_view(0)})",
+                "cluster.priority.score",
+                f"cluster.priority.hints.get({more('text')}, {more()})",
+                f"tier_utilization({self.a_view(0)}, {self.pick(TIER, more('text'))})",
+                f"{self.a_view(0)}.tier_used{self.pick('[' + TIER + ']', f'.get({more(TEXT)}, {more()})')}",
+                f"cluster.tenants[{self.pick('request.tenant', more('text'))}].{self.pick('active', 'requests')}",
+                f"(request.deadline or {more()})",
             )
         return f"{self.a_view(depth - 1)}.{self.pick(*FIELDS)}" if self.entry else self.name("number")
 
@@ -256,7 +269,7 @@ class Maker:
     def a_text(self, depth: int) -> str:
         options = [self.name("text"), "'x'", "'busy'", "''"]
         if self.entry:
-            options += ["request.tenant", "request.slo_class"]
+            options += ["request.tenant", "request.slo_class", "(request.session or 'x')", "instances[2].adapters[0]"]
         if depth > 0:
             one = self.expression("text", depth - 1)
             options += [
@@ -303,11 +316,12 @@ class Maker:
             return f"list({self.pick('enumerate', 'list', 'sorted')}({more('list')}))"
         if which == 8:
             return f"({more('list')} * {self.pick('2', more('number'))})" if self.chance(0.2) else "[[1], [2]]"
-        return self.pick(self.name("list"), "instances" if self.entry else "PAIR")
+        return self.pick(self.name("list"), *(("instances", "instances[1].adapters") if self.entry else ("PAIR",)))
 
     def a_dict(self, depth: int) -> str:
         if depth <= 0:
-            return self.pick(self.name("dict"), "{}", "{'x': 1, 2: 0.5}")
+            seen = ("instances[1].tier_used", "cluster.priority.hints", "cluster.tenants") if self.entry else ()
+            return self.pick(self.name("dict"), self.name("dict"), "{}", "{'x': 1, 2: 0.5}", *seen)
         keys = self.pick("text", "number")
         made = f"{{{self.expression(keys, depth - 1)}: {self.expression(self.kind(), depth - 1)}, 'z': 1}}"
         return self.pick(

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from oracle import Unsound, checking, outcome, run, run_plainly, situation
 from programs import Maker
 
 from drawing import draws
-from headway.policies.code import CodeError, Program, check
+from headway.policies.code import CodeError, Program, check, language
 
 DRAWN = draws(25, suppress_health_check=list(HealthCheck))
 
@@ -88,10 +89,8 @@ def test_the_drawn_programs_get_somewhere() -> None:
 
 def test_a_value_of_another_kind_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check itself: an inference that takes texts for numbers is found out."""
-    from headway.policies.code import kinds
-
     checking(monkeypatch)
-    monkeypatch.setitem(kinds.GIVES, "len", 0)
+    monkeypatch.setitem(language.FUNCTIONS, "len", replace(language.FUNCTIONS["len"], gives=0))
     program = Program("def route(request, instances, cluster):\n    return len(instances)\n", "routing")
     running = program.start()
     running.begin(100, [], None)

@@ -19,7 +19,10 @@ from test_hostile import ALLOWED, AROUND, RUNNING, body
 from headway.policies.code import CodeError, Program
 
 FILE = Path(__file__).with_name("golden.json")
-DRAWN = 60  # programs of the corpus that were drawn and came to a value
+GOLDEN: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
+DRAWN = 60  # programs that were drawn, come to a value and read what a word below says
+MORE = ", of more views"  # the end of their names
+VIEWED = ("tier_", "tenants", "priority.", "adapters", "deadline", "estimated_wait")
 
 
 def answer(source: str) -> dict[str, Any]:
@@ -38,22 +41,20 @@ def answer(source: str) -> dict[str, Any]:
 
 
 def corpus() -> dict[str, str]:
-    found = {name: body(text) for name, (text, _) in RUNNING.items()}
+    found = {name: kept["source"] for name, kept in GOLDEN.items()}  # a program is never dropped
+    found |= {name: body(text) for name, (text, _) in RUNNING.items()}
     found |= {name: AROUND + body(text) for name, (text, _) in ALLOWED.items()}
     seed = 0
-    while len(found) < len(RUNNING) + len(ALLOWED) + DRAWN:
+    while len([name for name in found if name.endswith(MORE)]) < DRAWN:
         seed += 1
         source = Maker(Random(seed)).source()
         try:
             program = Program(source, "routing")
         except CodeError:
             continue
-        if run(program)[0][-1][0] == "gave":
-            found[f"drawn {seed}"] = source
+        if run(program)[0][-1][0] == "gave" and any(word in source for word in VIEWED):
+            found[f"drawn {seed}{MORE}"] = source
     return found
-
-
-GOLDEN: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
 
 
 @pytest.mark.parametrize("name", GOLDEN)

@@ -11,7 +11,7 @@ from oracle import situation
 
 from headway.policies import registry
 from headway.policies.code import CodeError, Program, check, language
-from headway.policies.code.library import Memory
+from headway.policies.code.state import Memory
 from headway.policies.context import Context
 from headway.policies.queues import Ticket
 from headway.types import Request
@@ -142,7 +142,7 @@ RUNNING = {
     ),
     "a text": (
         "return 'i0'",
-        "must return an instance, or its position in `instances`, but returned 'i0', at request 17",
+        r"must return an instance, its position in `instances`, send\(.*, but returned 'i0', at request 17",
     ),
     "a position that is not there": ("return 4", "must return an instance.* but returned 4"),
     "a position before the first": ("return -1", "must return an instance.* but returned -1"),
@@ -393,6 +393,10 @@ ALLOWED = {
     ),
     "an annotated name": ("n: int = 1\nreturn n", 1),
     "a large product of three": ("n = 2000000\nreturn 3 if n * n * n > 1 else 0", 3),
+    "a text in a mapping of a chosen view": (
+        "return 1 if 'x' in (instances[0] if request.turn > 5 else instances[1]).tier_used else 2",
+        2,
+    ),
     "a counter": ("n = 0\nfor v in instances:\n    n += v.inflight\nreturn n - 6", 2),
 }
 AROUND = "LIMIT = 3\ndef helper(x):\n    return x\ndef grown(xs):\n    xs.append(0)\n    return len(xs)\n"

@@ -128,6 +128,8 @@ class BackendSpec(Struct, frozen=True):
         """The static fields of the engine's view, which policies see, in the form that `Plane.join` expects."""
         model = self.models[0] if self.models else ""
         fields = {name: getattr(self, name) for name in VIEW_FIELDS} | {"capacity": self.score_capacity()}
+        if self.gpu is not None:
+            fields["usd_per_hour"] = read_gpu(self.gpu, "backends").usd_per_hour * self.tp
         return {"id": self.name, "serves": list(self.models), "model": model, **fields}
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from headway.gateway.engines.member import BackendSpec
 from headway.results.decision_log import DecisionLog
 from headway.results.decisions import PriorityRecord, Verdict
-from headway.types import Json, Request, Scorecard
+from headway.types import Estimate, Json, Request, Scorecard
 
 if TYPE_CHECKING:
     from headway.gateway.exchange import Exchange
@@ -80,6 +80,7 @@ class DecisionRow(Struct, array_like=True, gc=False):
     prompt_tokens: int
     prefix: int
     card: Scorecard | None
+    estimate: Estimate | None = None
 
 
 class RowBuffer:
@@ -143,8 +144,8 @@ class LiveLog(DecisionLog):
     def take(self, *row: Any, **named: Any) -> None:
         self._row = row if self.prefixes else (*row[:-1], 0)
 
-    def score(self, card: Scorecard | None, names: Sequence[str]) -> None:
-        self.rows.add(DecisionRow(*(*self._row, card)))
+    def score(self, card: Scorecard | None, names: Sequence[str], estimate: Estimate | None = None) -> None:
+        self.rows.add(DecisionRow(*(*self._row, card, estimate)))
 
     def document(self) -> LogDocument:
         signals = list(self.signals)

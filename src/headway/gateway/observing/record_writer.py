@@ -165,9 +165,9 @@ def _log(
         log.sets.number(tuple(places[place] for place in members))
     for piece in document.rows:
         for row in msgspec.msgpack.decode(piece, type=list[DecisionRow]):
-            request, at_ps, router, target, prefill, *rest, card = msgspec.structs.astuple(row)
+            request, at_ps, router, target, prefill, *rest, card, estimate = msgspec.structs.astuple(row)
             log.take(numbers[request], at_ps, router, places.get(target, -1), places.get(prefill, -1), *rest)
-            log.score(card, names[row.candidates])
+            log.score(card, names[row.candidates], estimate)
     log.verdicts = [msgspec.structs.replace(verdict, request=numbers[verdict.request]) for verdict in document.verdicts]
     log.priorities = [msgspec.structs.replace(each, request=numbers[each.request]) for each in document.priorities]
     return log

@@ -1,7 +1,7 @@
 """The policy language: a subset of Python for policies from untrusted sources.
 
 `syntax` rejects syntax outside the subset, `names` and `kinds` resolve names and types, `rewrite` adds step counts and
-guards, `program` compiles the source, and `stages` makes policies for the five stages.
+guards, `program` compiles the source, and `stages` declares the policies of every stage.
 """
 
 from headway.policies.code.names import CodeParameter

@@ -12,37 +12,25 @@ from typing import Any
 from headway.policies.code import language as lang
 from headway.policies.code.language import (
     BIG,
-    CONTAINER,
     DICT,
     FLOAT,
-    INSTANCE,
-    INSTANCES,
     INT,
     LIST,
+    MAPPINGS,
     MID,
     NONE,
     NUMBER,
     REPEATED,
+    ROW_TUPLES,
+    ROWS,
     SEQUENCE,
     SPAN,
     STR,
-    TENANT,
     TUPLE,
     WHOLE,
 )
 from headway.policies.code.names import Names
 from headway.policies.code.rejection import Rejection
-
-GIVES = {
-    **dict.fromkeys(("len", "int", "bool", "any", "all", "cached_tokens"), INT),
-    **dict.fromkeys(("sqrt", "exp", "log", "ratio", "float", "estimated_ttft"), FLOAT),
-    **dict.fromkeys(("concurrency", "rate", "output_rate"), NUMBER),
-    **dict.fromkeys(("sorted", "list", "enumerate", "zip"), LIST),
-    "range": SPAN,
-    "tenant": TENANT,
-    "remember": NONE,
-    "attainment": NUMBER | NONE,
-}
 
 
 def union_of(kinds: Iterable[int]) -> int:
@@ -101,7 +89,7 @@ class Kinds:
         self._owner = ""
         for name, entrance in (lang.ENTRANCES[names.stage] | lang.HOOKS.get(names.stage, {})).items():
             if name in names.functions:
-                for argument, (_, kind) in zip(names.functions[name].args.args, entrance.arguments, strict=True):
+                for argument, (_, kind) in zip(names.functions[name].args.args, entrance.arguments, strict=False):
                     self.variables[name, argument.arg] = kind
 
     def settle(self) -> list[Rejection]:
@@ -127,6 +115,9 @@ class Kinds:
             for field in fields:
                 self.exact |= dict.fromkeys(field.exact)
                 self.reported |= dict.fromkeys(field.reported)
+                for signal in field.exact:
+                    if (self.names.stage, signal) in lang.BARRED:
+                        yield Rejection(node.lineno, f".{node.attr}", lang.BARRED[self.names.stage, signal])
             if fields or not (base or kind):
                 continue
             if not records:
@@ -191,9 +182,11 @@ class Kinds:
 
     def _elements(self, kind: int) -> int:
         """Return the kind of the elements that a value of kind `kind` contains."""
-        elements = INSTANCE if kind & INSTANCES else 0
-        if kind & CONTAINER:
+        elements = union_of(row for rows, row in ROWS.items() if kind & rows)
+        if kind & (LIST | TUPLE | DICT):
             elements |= self.held | (STR | INT if kind & DICT else 0)
+        if kind & sum(MAPPINGS):
+            elements |= STR
         return elements | (STR if kind & STR else 0) | (INT if kind & SPAN else 0)
 
     def _kind(self, node: ast.expr) -> int:
@@ -208,8 +201,10 @@ class Kinds:
                 return self._name_kind(name)
             case ast.Attribute(value=base, attr=name):
                 kind = self._kind(base)
-                fields = [lang.FIELDS[record].get(name) for record in lang.RECORDS if kind & record]
-                return union_of(field.kind for field in fields if field is not None)
+                records = [lang.FIELDS[record] for record in lang.RECORDS if kind & record]
+                fields = [record[name] for record in records if name in record]
+                self._hold(union_of(field.held for field in fields))
+                return union_of(field.kind for field in fields)
             case ast.BinOp(left=left, op=op, right=right):
                 self._kind(left)
                 self._kind(right)
@@ -256,13 +251,14 @@ class Kinds:
     def _at(self, base: int, place: ast.expr) -> int:
         if not isinstance(place, ast.Slice):
             self._kind(place)
-            return self._elements(base & ~DICT) | (self.held if base & DICT else 0)
+            values = union_of(value for mapping, value in MAPPINGS.items() if base & mapping)
+            return self._elements(base & ~(DICT | sum(MAPPINGS))) | (self.held if base & DICT else 0) | values
         for bound in (place.lower, place.upper):
             if bound is not None:
                 self._kind(bound)
-        if base & INSTANCES:
-            self._hold(INSTANCE)
-        return base & SEQUENCE | (TUPLE if base & INSTANCES else 0)
+        if base & ROW_TUPLES:
+            self._hold(self._elements(base & ROW_TUPLES))
+        return base & SEQUENCE | (TUPLE if base & ROW_TUPLES else 0)
 
     def _comprehension(self, node: ast.ListComp | ast.GeneratorExp | ast.DictComp) -> int:
         for clause in node.generators:
@@ -282,9 +278,9 @@ class Kinds:
         kind = arithmetic(left, right)
         if isinstance(op, ast.Add):
             kind |= left & right & SEQUENCE
-            tuples = INSTANCES | TUPLE
-            if left & tuples and right & tuples and (left | right) & INSTANCES:
-                self._hold(INSTANCE)
+            tuples = ROW_TUPLES | TUPLE
+            if left & tuples and right & tuples and (left | right) & ROW_TUPLES:
+                self._hold(self._elements((left | right) & ROW_TUPLES))
                 kind |= TUPLE
         if self.guards(op, first, other):
             kind = kind & ~(MID | BIG) | (INT if kind & WHOLE else 0)
@@ -337,26 +333,26 @@ class Kinds:
     def _library(self, name: str, arguments: list[int], in_order: int) -> int:
         if name == "abs":
             return arguments[0] & (FLOAT | WHOLE)
-        if name in ("sum", "round"):
-            return NUMBER
         if name in ("min", "max"):
             return (self._elements(arguments[0]) if in_order == 1 else arguments[0]) | union_of(arguments[1:])
-        if name == lang.TERM:
+        if name in lang.NOTES:
             return arguments[1]
         if name == "recall":
             return NUMBER | STR | arguments[1]
-        elements = union_of(map(self._elements, arguments)) if GIVES[name] == LIST else 0
+        gives = lang.FUNCTIONS[name].gives
+        elements = union_of(map(self._elements, arguments)) if gives == LIST else 0
         if elements:
             self._hold(elements)
-        if name in ("enumerate", "zip"):
+        if name in ("enumerate", "zip", "eviction_order"):
             self._hold(TUPLE | INT)
-        return GIVES[name]
+        return gives
 
     def _method(self, name: str, base: int, arguments: list[int]) -> int:
         if name == "append":
             self._hold(arguments[0])
             return NONE
+        values = union_of(value for mapping, value in MAPPINGS.items() if base & mapping)
         if name == "get":
-            return self.held | arguments[1]
-        self._hold(TUPLE | STR | INT)
+            return self.held | arguments[1] | values
+        self._hold(TUPLE | STR | INT | values)
         return LIST

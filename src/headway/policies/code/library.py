@@ -3,75 +3,33 @@ handles."""
 
 import math
 import operator
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial, reduce
 from typing import Any, Final, NoReturn
 
-import msgspec
-
 from headway.policies.code import language as lang
 from headway.policies.code.rejection import Misuse
+from headway.policies.code.state import Belief, Memory, Sent, Terms, frozen
+from headway.types import Reject
 
 Items = list[Any]
 Take = Callable[[int], None]  # a function that charges a number of steps
-SIZED: Final = dict.fromkeys((list, tuple, range, dict, str), len)  # iterable type -> function that returns its length
+SIZED: Final = dict.fromkeys(
+    (list, tuple, range, dict, str, lang.Frozen), len
+)  # iterable type -> function that returns its length
+NESTING: Final = (list, tuple, dict, lang.Frozen)  # types of values whose comparison may recurse
+FIELDLESS: Final = (*SIZED, int, float, bool, Sent, Reject)
 DIGITS: Final = 13  # significant digits of exp and log, because their last bits differ between machines
 VIEWS: Final = ("items", "keys", "values")  # methods of a dict that return views
+COPIED: Final = 32  # number of elements that a step copies
 STORE: Final = 8  # steps to store an entry of a dict; this is high because a program may choose keys that collide
 
 
-class Memory(msgspec.Struct, eq=False):
-    """The values that `remember` stores. Beyond the capacity, the oldest value is dropped."""
-
-    capacity: int = lang.MEMORY_KEYS
-    values: OrderedDict[str | int, Any] = msgspec.field(default_factory=OrderedDict)  # drops its oldest entry in O(1)
-
-    def recall(self, key: Any, otherwise: Any) -> Any:
-        if type(key) is not str and type(key) is not int:
-            raise Misuse("recall takes a string or a whole number as its key")
-        return self.values.get(key, otherwise)
-
-    def remember(self, key: Any, value: Any) -> None:
-        if (type(key) is not str or len(key) > lang.LONGEST_TEXT) and (type(key) is not int or abs(key) >= 2**63):
-            raise Misuse("remember takes a short string or a whole number as its key")
-        kind = type(value)
-        if not (
-            (kind is float and math.isfinite(value))
-            or ((kind is int or kind is bool) and -(2**63) < value < 2**63)
-            or (kind is str and len(value) <= lang.LONGEST_TEXT)
-        ):
-            raise Misuse("remember takes a finite number or a short string as its value")
-        values = self.values
-        values.pop(key, None)
-        values[key] = value
-        if len(values) > self.capacity:
-            values.popitem(last=False)
-
-
-class Terms(msgspec.Struct, eq=False):
-    """The terms of the scores of one decision, by the names that `score_term` gives them."""
-
-    place: int = 0  # index of the instance whose score is being computed
-    values: dict[str, dict[int, float]] = {}  # name of a term -> index of an instance -> value
-
-    def note(self, name: str, value: Any, view: Any = None) -> Any:
-        """Note a term and return its value. Never raise an error: a policy decides alike with and without notes."""
-        if type(value) in (int, float, bool):
-            self.values.setdefault(name, {})[getattr(view, "index", self.place)] = value
-        return value
-
-    def take(self, places: Items) -> dict[str, list[float]]:
-        """Remove the terms, and return each term's values for the instances with these indexes; NaN where the program
-        did not compute it."""
-        terms = {name: [noted.get(at, math.nan) for at in places] for name, noted in self.values.items()}
-        self.values.clear()
-        return terms
-
-
-def library(take: Take, memory: Memory, terms: Terms | None = None) -> dict[str, Callable[..., Any]]:
+def library(
+    take: Take, memory: Memory, terms: Terms | None = None, belief: Belief | None = None
+) -> dict[str, Callable[..., Any]]:
     """Return the library functions, by the names that they have in a rewritten source."""
-    paid = _Paid(take)
+    paid, belief, terms = _Paid(take), belief or Belief(), terms or Terms()
     unchanged: tuple[Callable[..., Any], ...] = (abs, any, all, len, float, bool, math.sqrt, exp, log, ratio)
     return {
         **{f"_plain_{function.__name__}": function for function in (min, max)},
@@ -80,7 +38,7 @@ def library(take: Take, memory: Memory, terms: Terms | None = None) -> dict[str,
         **{f"_{name}": partial(paid.entries, name) for name in VIEWS},
         **{f"_{name}": getattr(paid, name) for name in _METHODS},
         **{f"_{function.__name__}": function for function in unchanged},
-        **{f"_{name}": partial(_over_window, name) for name in ("concurrency", "rate", "output_rate")},
+        **{f"_{name}": partial(_over_window, name) for name in WINDOWS},
         "_int": whole,
         "_round": round_number,
         "_range": span,
@@ -90,10 +48,21 @@ def library(take: Take, memory: Memory, terms: Terms | None = None) -> dict[str,
         "_field": field,
         "_recall": memory.recall,
         "_remember": memory.remember,
-        "_score_term": (terms or Terms()).note,
+        "_score_term": terms.note,
+        "_filtered_out": terms.leave_out,
         "_estimated_ttft": estimated_ttft,
+        "_tier_utilization": tier_utilization,
+        "_cached_within": belief.within,
+        "_believed_blocks": belief.blocks,
+        "_eviction_order": lambda view, count: paid.span(belief.order(view, count)),
+        "_frozen": paid.frozen,
         "_attainment": attainment,
+        "_send": Sent,
+        "_reject": reject,
     }
+
+
+WINDOWS: Final = ("concurrency", "rate", "output_rate", "rate_over", "throughput_over")
 
 
 class _Paid:
@@ -105,15 +74,23 @@ class _Paid:
     def span(self, items: Any) -> Any:
         return self.weigh(items, 1)
 
+    def frozen(self, value: Any) -> Any:
+        """Return a mapping or list of a view as a read-only one. Charge steps for a list, which is copied."""
+        if type(value) is list:
+            self.take(len(value) // COPIED + 1)
+        return frozen(value)
+
     def flat(self, value: Any, depth: int = 0) -> Any:
         """Charge steps for comparing a value, and return the value. If the value is nested too deeply, raise an
         error."""
+        if type(value) is lang.Frozen:
+            raise Misuse("a mapping of a view cannot be compared")
         if type(value) in (list, tuple, dict):
             if depth == lang.DEEPEST_VALUE:
                 raise Misuse("lists nested deeper than four levels cannot be compared")
             self.take(len(value))
             for item in value.values() if type(value) is dict else value:
-                if type(item) in (list, tuple, dict):
+                if type(item) in NESTING:
                     self.flat(item, depth + 1)
         return value
 
@@ -146,7 +123,7 @@ class _Paid:
         values = self.span(items[0]) if len(items) == 1 else items
         if key is None:
             for value in values:
-                if type(value) in (list, tuple, dict):
+                if type(value) in NESTING:
                     self.flat(value)
         return values
 
@@ -161,7 +138,7 @@ class _Paid:
 
     def scan(self, items: Any) -> Any:
         """Charge steps for searching a container with `in`, and return the container."""
-        if type(items) is dict:
+        if type(items) in (dict, lang.Frozen):
             return items
         return self.flat(self.span(items))
 
@@ -285,7 +262,7 @@ def subtract(left: Any, right: Any) -> int | float:
 
 def field(value: Any, name: str) -> Any:
     """Return a field of a value. Lists, strings and numbers have no fields."""
-    if type(value) in (*SIZED, int, float, bool):
+    if type(value) in FIELDLESS:
         raise Misuse(f"{_describe(value)} has no fields")
     return getattr(value, name)
 
@@ -296,8 +273,22 @@ def key(value: Any) -> str | int:
     raise Misuse(f"a key must be a string or a whole number up to 2**53, not {_describe(value)}")
 
 
+def reject(reason: Any) -> Reject:
+    if type(reason) is not str:
+        raise Misuse(f"reject takes a reason in words, not {_describe(reason)}")
+    return Reject(reason)
+
+
+def tier_utilization(view: Any, tier: Any) -> float:
+    if type(tier) is not str:
+        raise Misuse("tier_utilization takes an instance and the name of a tier")
+    return view.tier_utilization(tier)  # type: ignore[no-any-return]
+
+
 def estimated_ttft(view: Any, tokens: Any) -> float:
-    if type(tokens) not in (int, float) or not 0 <= tokens < 2**53:
+    if tokens.__class__ is int and -1 < tokens < 2**53:
+        return view.estimated_ttft(tokens)  # type: ignore[no-any-return]
+    if type(tokens) is not float or not 0 <= tokens < 2**53:
         raise Misuse("estimated_ttft takes an instance and a number of tokens")
     return view.estimated_ttft(int(tokens))  # type: ignore[no-any-return]
 
@@ -309,8 +300,10 @@ def attainment(pool: Any) -> float | None:
 
 
 def _over_window(name: str, pool: Any, seconds: Any) -> Any:
-    if type(seconds) not in (int, float):
+    if type(seconds) not in (int, float) or not abs(seconds) <= lang.LARGEST:
         raise Misuse("a window must be a number of seconds")
+    if type(pool) in FIELDLESS or not hasattr(pool, name):
+        raise Misuse(f"{_describe(pool)} has no {name}")
     return getattr(pool, name)(float(seconds))
 
 
@@ -318,8 +311,8 @@ def _view(name: str) -> Callable[[Any], Any]:
     return lambda items: getattr(_dict(items), name)()
 
 
-def _dict(items: Any) -> dict[Any, Any]:
-    if type(items) is not dict:
+def _dict(items: Any) -> Any:
+    if type(items) not in (dict, lang.Frozen):
         raise Misuse(f"get, items, keys and values need a dict, not {_describe(items)}")
     return items
 

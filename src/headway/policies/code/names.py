@@ -50,6 +50,20 @@ class Names:
             self.rejections += self._calls(name, function)
         self._recursion()
 
+    @property
+    def prepaid(self) -> str:
+        """The function whose calls the stage charges before a decision, because it calls it once for each instance:
+        `score`, unless the program calls it too. Empty if there is none."""
+        if self.entrance != "score":
+            return ""
+        nodes = [node for function in self.functions.values() for node in ast.walk(function)]
+        called = any(isinstance(node, ast.Name) and node.id == "score" for node in nodes)
+        return "" if called else "score"
+
+    def arity(self, function: str) -> int:
+        """Return the number of arguments of a function of the source."""
+        return len(self.functions[function].args.args)
+
     def is_constant(self, name: str) -> bool:
         return name in self.constants or name in self.parameters
 
@@ -107,9 +121,16 @@ class Names:
             self._reject(line, self.stage, f"{number}; define one of: {forms}")
             return ""
         for name, entrance in (entrances | lang.HOOKS.get(self.stage, {})).items():
-            if name in self.functions and len(self.functions[name].args.args) != len(entrance.arguments):
-                listed = ", ".join(argument for argument, _ in entrance.arguments)
-                self._reject(self.functions[name], name, f"must have the arguments ({listed})")
+            if name not in self.functions:
+                continue
+            if not entrance.least <= self.arity(name) <= len(entrance.arguments):
+                shapes = [entrance.arguments[:count] for count in range(entrance.least, len(entrance.arguments) + 1)]
+                listed = " or ".join(f"({', '.join(argument for argument, _ in shape)})" for shape in shapes)
+                self._reject(self.functions[name], name, f"must have the arguments {listed}")
+        varying = self.arity(present[0]) > 1 or "victim" in self.functions
+        if self.stage == "scheduler" and "yields" in self.functions and varying:
+            why = "needs an order that never changes; use key(ticket), without the engine and without victim"
+            self._reject(self.functions["yields"], "yields", why)
         return present[0]
 
     def _calls(self, owner: str, function: ast.FunctionDef) -> Iterator[Rejection]:
@@ -149,10 +170,12 @@ class Names:
         elif not library.least <= number <= library.most:
             count = str(library.least) if library.least == library.most else f"{library.least} to {library.most}"
             yield Rejection(call.lineno, name, f"takes {count} arguments, not {number}")
-        elif name == lang.TERM:
+        elif name in lang.NOTES:
             if not isinstance(call.args[0], ast.Constant) or not isinstance(call.args[0].value, str):
-                yield Rejection(call.lineno, name, 'needs a name in quotes, as in score_term("cache", value)')
-            elif self.entrance == "route" and number == 2:
+                yield Rejection(call.lineno, name, f'needs a name in quotes, as in {name}("cache", value)')
+            elif name == lang.LEFT_OUT and self.entrance != "route":
+                yield Rejection(call.lineno, name, "is for route; in score, return a low number")
+            elif name == lang.TERM and self.entrance == "route" and number == 2:
                 yield Rejection(call.lineno, name, 'needs the instance, as in score_term("cache", value, instance)')
         for keyword in call.keywords:
             if keyword.arg == "key" and not (

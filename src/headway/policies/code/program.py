@@ -14,16 +14,16 @@ from typing import Any
 from headway.config.wording import shown, suggest
 from headway.policies.code import language as lang
 from headway.policies.code.kinds import Kinds
-from headway.policies.code.library import SIZED, Memory, Terms, library, reject_unsized
+from headway.policies.code.library import SIZED, library, reject_unsized
 from headway.policies.code.names import CodeParameter, Names
 from headway.policies.code.rejection import CodeError, Exhausted, Misuse, Rejection
-from headway.policies.code.rewrite import FACTORY, rewrite
+from headway.policies.code.rewrite import FACTORY, cost, rewrite
+from headway.policies.code.state import Belief, Memory, Terms
 from headway.policies.code.syntax import find_foreign, find_misplaced, parse
 
 QUOTED = re.compile(r"'(\w+)'")
 LIBRARY_NAMES = list(library(lambda steps: None, Memory()))
 FAILURES: dict[type[BaseException], str] = {
-    Exhausted: f"more than {lang.STEPS:,} steps in one decision",
     ZeroDivisionError: "division by zero; ratio(a, b) returns 0 instead",
     IndexError: "the list is too short for this index",
     OverflowError: "the number is too large",
@@ -44,6 +44,8 @@ def stage_of(source: str) -> str | None:
         return None
     defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     stages = [stage for stage, entrances in lang.ENTRANCES.items() if defined & set(entrances)]
+    if len(stages) > 1:  # a function that is an entry of one stage may be a helper in another
+        stages = [stage for stage in stages if not check(source, stage)]
     return stages[0] if len(stages) == 1 else None
 
 
@@ -97,13 +99,18 @@ class Program:
         self.entrance = names.entrance
         self.hooks = [hook for hook in lang.HOOKS.get(stage, {}) if hook in names.functions]
         self.functions = list(names.functions)
-        self.nodes = sum(1 for function in names.functions.values() for _ in ast.walk(function))
+        self.arity = {name: names.arity(name) for name in names.functions}
+        nodes = [node for function in names.functions.values() for node in ast.walk(function)]
+        self.nodes = len(nodes)
         self.file = f"<{name}>"
-        self.has_terms = any(
-            isinstance(node, ast.Name) and node.id == lang.TERM
-            for function in names.functions.values()
-            for node in ast.walk(function)
-        )
+        calls = [node for node in nodes if isinstance(node, ast.Call)]
+        called = {node.func.id for node in calls if isinstance(node.func, ast.Name)}
+        self.has_notes = any(name in called for name in lang.NOTES)
+        self.believes = any(name in called for name in lang.FURTHER_BELIEFS)
+        # Whether the program names the instance that computes the prompt, so that it must see all instances.
+        self.pairs = any(keyword.arg == "prefill" for node in calls for keyword in node.keywords)
+        # Steps of each call of the prepaid function, which does not count them itself.
+        self.prepaid = cost(*names.functions[names.prepaid].body) if names.prepaid else 0
         self._factory = self._compile(names, kinds)
 
     def _compile(self, names: Names, kinds: Kinds, explaining: bool = False) -> Callable[..., Any]:
@@ -140,27 +147,28 @@ class Program:
         chosen = {name: values.get(name, parameter.default) for name, parameter in known.items()}
         return {name: int(value) if isinstance(value, int) else float(value) for name, value in chosen.items()}
 
-    def start(self) -> Running:
-        return Running(self)
+    def start(self, memory_keys: int = lang.MEMORY_KEYS) -> Running:
+        return Running(self, memory_keys)
 
-    def failure(self, error: BaseException) -> str:
-        """Return a message about an exception that the program raised, with the line of the source."""
-        steps = traceback.walk_tb(error.__traceback__)
+    def failure(self, error: BaseException, steps: int = lang.STEPS) -> str:
+        """Return a message about an exception that the program raised, with the line of the source. `steps` is the
+        limit of steps of a decision."""
+        frames = traceback.walk_tb(error.__traceback__)
         lines = [
-            line for frame, line in steps if frame.f_code.co_filename == self.file and frame.f_code.co_name[0] != "_"
+            line for frame, line in frames if frame.f_code.co_filename == self.file and frame.f_code.co_name[0] != "_"
         ]
-        return f"{self.name}{f' line {lines[-1]}' if lines else ''}: {_words(error)}"
+        return f"{self.name}{f' line {lines[-1]}' if lines else ''}: {_words(error, steps)}"
 
 
 class Running:
-    """A started program: its functions, and the memory that they share."""
+    """A started program: its functions, the memory that they share, and what the router believes to be cached."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, memory_keys: int = lang.MEMORY_KEYS) -> None:
         self.program = program
-        self.memory = Memory()
+        self.memory, self.belief = Memory(memory_keys), Belief()
         make = program._factory
         self.begin, self.spent, *functions = make(
-            partial(library, memory=self.memory), _over, SIZED, reject_unsized, KeyError
+            partial(library, memory=self.memory, belief=self.belief), _over, SIZED, reject_unsized, KeyError
         )
         self.functions: dict[str, Callable[..., Any]] = dict(zip(program.functions, functions, strict=True))
         self.entrance = self.functions[program.entrance]
@@ -177,7 +185,11 @@ class Explaining:
     def __init__(self, running: Running) -> None:
         program, self.terms = running.program, Terms()
         self.begin, _, *functions = program._explaining_factory(
-            partial(library, memory=running.memory, terms=self.terms), _over, SIZED, reject_unsized, KeyError
+            partial(library, memory=running.memory, terms=self.terms, belief=running.belief),
+            _over,
+            SIZED,
+            reject_unsized,
+            KeyError,
         )
         self.entrance = dict(zip(program.functions, functions, strict=True))[program.entrance]
 
@@ -186,7 +198,9 @@ def _over() -> None:
     raise Exhausted
 
 
-def _words(error: BaseException) -> str:
+def _words(error: BaseException, steps: int) -> str:
+    if isinstance(error, Exhausted):
+        return f"more than {steps:,} steps in one decision"
     for kind, text in FAILURES.items():
         if isinstance(error, kind):
             return text

@@ -14,19 +14,26 @@ from headway.policies.code.language import (
     CONTAINER,
     DEAR,
     DICT,
+    FIELDS,
     FUNCTIONS,
-    INSTANCES,
     LIST,
+    MAPPINGS,
     NODES_A_STEP,
     NONE,
+    NOTES,
     PASSING,
     RECORD,
-    TERM,
+    ROW_TUPLES,
+    ROWS,
+    SAMPLES,
+    STR,
 )
 from headway.policies.code.names import Names
 
 GUARDS: Final = {ast.Add: "_add", ast.Sub: "_sub", ast.Mult: "_mul", ast.Mod: "_mod"}
 PLAIN_FORMS: Final = {f"_{name}": f"_plain_{name}" for name in ("min", "max")}
+LOOKED_UP: Final = {"cached_tokens": ("_cached", "index"), "tenant": ("_tenants", "tenant")}  # function -> table, field
+TABLES: Final = sum(MAPPINGS)
 FACTORY: Final = "_factory"
 LIBRARY: Final = "_library"
 LOOPED: Final = (ast.ListComp, ast.GeneratorExp, ast.DictComp)
@@ -71,7 +78,8 @@ def rewrite(
     factory = shell.body[0]
     assert isinstance(factory, ast.FunctionDef)
     functions = [
-        _Rewrite(names, kinds, values, name, explaining).function(node) for name, node in names.functions.items()
+        _Rewrite(names, kinds, values, name, explaining).function(node, name != names.prepaid)
+        for name, node in names.functions.items()
     ]
     called = sorted(
         {node.id for function in functions for node in ast.walk(function) if isinstance(node, ast.Name)} & set(used)
@@ -95,8 +103,9 @@ class _Rewrite(ast.NodeTransformer):
         self.nested = bool(kinds.held & CONTAINER)  # whether a container may contain another container
         self.own = set(names.bound[owner])
 
-    def function(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        body = [*_count_steps(node, cost(*node.body)), *self._statements(node.body)]
+    def function(self, node: ast.FunctionDef, counted: bool) -> ast.FunctionDef:
+        steps = _count_steps(node, cost(*node.body)) if counted else ()
+        body = [*steps, *self._statements(node.body)]
         rewritten = ast.FunctionDef(node.name, node.args, [ast.Nonlocal(["_left"]), *body], [])
         if hasattr(node, "type_params"):
             rewritten.type_params = []  # type: ignore[attr-defined, unused-ignore]
@@ -117,7 +126,7 @@ class _Rewrite(ast.NodeTransformer):
         over = node.iter
         if isinstance(over, ast.Call) and isinstance(over.func, ast.Name) and over.func.id == "enumerate":
             over = over.args[0]
-        if self.kinds[over] == INSTANCES:
+        if self.kinds[over] in ROWS:
             items, body = self._each(node.iter, cost(*node.body)), self._statements(node.body)
         else:
             items, body = self._each(node.iter, 0), self._loop(node)
@@ -189,10 +198,16 @@ class _Rewrite(ast.NodeTransformer):
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         sides = [node.left, *node.comparators]
         nested = [bool(self.kinds[side] & CONTAINER) for side in sides]
+        if len(sides) == 2 and isinstance(node.ops[0], ast.In | ast.NotIn):
+            found = self._looked_up(sides[1], sides[0])
+            if found is not None:
+                return ast.copy_location(ast.Compare(self.visit(sides[0]), node.ops, [found]), node)
         visited = [self.visit(side) for side in sides]
         for place, op in enumerate(node.ops, 1):
             if isinstance(op, ast.In | ast.NotIn):
-                visited[place] = _call("_scan", [visited[place]], node)
+                # Comparing texts with texts costs little, so that they are only counted.
+                texts = self.kinds[sides[place - 1]] in (STR, STR | NONE) and _names(sides[place])
+                visited[place] = _call("_span" if texts else "_scan", [visited[place]], node)
                 if nested[place - 1]:
                     visited[place - 1] = _call("_flat", [visited[place - 1]], node)
             elif nested[place - 1] and nested[place]:
@@ -204,7 +219,9 @@ class _Rewrite(ast.NodeTransformer):
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         if not isinstance(node.slice, ast.Slice):
             place = self.visit(node.slice)
-            if self.kinds[node.value] & DICT and self.kinds[node.slice] & CONTAINER:
+            if (found := self._looked_up(node.value, node.slice)) is not None:
+                return ast.copy_location(ast.Subscript(found, place, ast.Load()), node)
+            if self.kinds[node.value] & (DICT | TABLES) and self.kinds[node.slice] & CONTAINER:
                 place = _call("_flat", [place], node)  # charges steps for nested tuples, because hashing them recurses
             return ast.copy_location(ast.Subscript(self.visit(node.value), place, ast.Load()), node)
         bounds = [
@@ -217,11 +234,24 @@ class _Rewrite(ast.NodeTransformer):
         return ast.copy_location(ast.Dict(list(keys), [self.visit(value) for value in node.values]), node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        kind = self.kinds[node.value]
-        base = self.visit(node.value)
+        value = self._read(node)
+        # Mappings and lists of views become read-only, so that a program cannot change them.
+        return _call("_frozen", [value], node) if self.kinds[node] & (TABLES | SAMPLES) else value
+
+    def _read(self, node: ast.Attribute) -> ast.expr:
+        """Return the rewritten read of a field. A mapping may still be changed."""
+        kind, base = self.kinds[node.value], self.visit(node.value)
         if not kind & ~(RECORD | NONE) and kind:
             return ast.copy_location(ast.Attribute(base, node.attr, ast.Load()), node)
         return _call("_field", [base, ast.Constant(node.attr)], node)
+
+    def _looked_up(self, mapping: ast.expr, key: ast.expr) -> ast.expr | None:
+        """If a text is looked up in a mapping of a view, return the rewritten mapping. It stays as it is, and the key
+        needs no check. Otherwise return None, and leave the mapping to be visited."""
+        if not isinstance(mapping, ast.Attribute) or self.kinds[key] != STR:
+            return None
+        kind = self.kinds[mapping]
+        return self._read(mapping) if kind and not kind & ~TABLES else None
 
     def visit_ListComp(self, node: ast.ListComp | ast.GeneratorExp) -> ast.expr:
         clauses, elt = self._clauses(node), self._within(node.generators[0].target, node.elt)
@@ -261,16 +291,19 @@ class _Rewrite(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         if isinstance(node.func, ast.Attribute):
+            if node.func.attr == "get" and (found := self._looked_up(node.func.value, node.args[0])) is not None:
+                get = ast.copy_location(ast.Attribute(found, "get", ast.Load()), node)
+                return ast.copy_location(ast.Call(get, [*map(self.visit, node.args)], []), node)
             return _call(f"_{node.func.attr}", [self.visit(node.func.value), *map(self.visit, node.args)], node)
         assert isinstance(node.func, ast.Name)
         name = node.func.id
         if name in ("any", "all"):
             return self._any_or_all(node, name)
         arguments: list[ast.expr] = [self.visit(argument) for argument in node.args]
-        if name == TERM and not self.explaining:
+        if name in NOTES and not self.explaining:
             return arguments[1]
-        if name in ("cached_tokens", "tenant"):
-            table, field = ("_cached", "index") if name == "cached_tokens" else ("_tenants", "tenant")
+        if name in LOOKED_UP:
+            table, field = LOOKED_UP[name]
             place = ast.Attribute(arguments[0], field, ast.Load())
             return ast.copy_location(ast.Subscript(ast.Name(table, ast.Load()), place, ast.Load()), node)
         called = f"_{name}" if name in FUNCTIONS else name
@@ -310,11 +343,19 @@ class _Rewrite(ast.NodeTransformer):
         """Return whether a `key=` function returns values that are cheap to compare: no containers except a tuple of
         plain values. `node` is the body of the function."""
         if isinstance(node, ast.Tuple):
-            return all(not self.kinds[element] & (CONTAINER | INSTANCES) for element in node.elts)
-        return not self.kinds[node] & (CONTAINER | INSTANCES)
+            return all(not self.kinds[element] & (CONTAINER | ROW_TUPLES) for element in node.elts)
+        return not self.kinds[node] & (CONTAINER | ROW_TUPLES)
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
         return ast.copy_location(ast.Lambda(node.args, self._within(node.args, node.body)), node)
+
+
+def _names(node: ast.expr) -> bool:
+    """Return whether an expression is a field that is a tuple of texts in every record that has it."""
+    if not isinstance(node, ast.Attribute):
+        return False
+    fields = [record[node.attr] for record in FIELDS.values() if node.attr in record]
+    return all(field.held == STR for field in fields)
 
 
 def _put(value: ast.expr, base: ast.expr, place: ast.expr, node: ast.stmt) -> ast.stmt:

@@ -278,11 +278,12 @@ def _call(node: ast.Call) -> Iterator[Rejection]:
     if not isinstance(node.func, ast.Name):
         yield _no(node, "only a function's name can be called", "call")
         return
+    function = lang.FUNCTIONS.get(node.func.id)
     keywords = (
-        ("key", "reverse") if node.func.id == "sorted" else ("key", "default") if node.func.id in lang.KEYED else ()
+        ("default", "low", "high") if node.func.id == lang.PARAMETER else () if function is None else function.keywords
     )
     for keyword in node.keywords:
-        if keyword.arg not in (*keywords, *(("default", "low", "high") if node.func.id == lang.PARAMETER else ())):
+        if keyword.arg not in keywords:
             yield _no(node, f"{node.func.id}() takes no {keyword.arg or '**'}=", "keyword")
 
 
