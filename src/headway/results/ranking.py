@@ -36,11 +36,15 @@ def rank(results: Iterable[Named], by: str | None = None) -> list[Named]:
 
 def figure(path: str, where: str = "by", ranked: bool = True) -> str:
     """Return the path of a figure, such as `latency.ttft.p99`, exactly as the summary spells it; raise an error if it
-    is unknown. With `ranked`, accept only figures that can rank runs."""
+    is unknown. A path may lack its first parts if only one figure ends with the rest, as `ttft.p99`. With `ranked`,
+    accept only figures that can rank runs."""
     name = path.strip().replace("-", "_")
     known = [figure for figure in every_figure() if direction(figure) or not ranked]
     if name in known or (not ranked and name.startswith("policy_metrics.")):
         return name
+    ends = [figure for figure in known if "." in name and figure.endswith(f".{name}")]
+    if len(ends) == 1:
+        return ends[0]
     near = [figure for figure in known if name and name in figure]
     near = near if len(near) <= MANY else []
     hint = suggest(name, near or get_close_matches(name, known, n=1))
