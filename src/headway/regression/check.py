@@ -182,7 +182,7 @@ def check(
     `fail_if` has the conditions, such as "ttft.p99>+5%": a figure of the summary, < or >, and a limit. A limit with a
     sign is a change from the base, a limit without a sign is a level of the candidate.
 
-    Both sides run with the same seeds, first with 4, then with 8, 16 and so on, at most `seeds` (default 64), until
+    Both sides run with the same seeds, first with 8, then with 16, 32 and so on, at most `seeds` (default 64), until
     each condition is decided. `budget` limits the time, such as "60s", which is the default unless you set `seeds`. If
     the requests are a trace, windows of the trace take the place of seeds. The probability that a verdict is wrong is
     at most `error`, whenever the check stops.

@@ -10,13 +10,13 @@ from headway.experiment.jobs import Job, strange
 from headway.experiment.paired import with_seed
 from headway.experiment.run import simulate
 from headway.experiment.runner import Progress, Runner, run_jobs
-from headway.regression.sequential import FIRST
 from headway.regression.sides import BASE, CANDIDATE, Workload
 from headway.regression.trace_windows import Windows, windows_of
 from headway.results.records import NOTE, Finding
 from headway.types import Json
 
 WHERE: Final = "check"
+EXPLAINED: Final = 4  # pairs of each workload whose findings are searched for
 
 
 class Run(Struct, frozen=True):
@@ -78,7 +78,7 @@ class Trials:
         windows: Windows | None = self.windows[workload.name]
         seeded = with_seed(resolved, workload.first_seed + number)
         scenario = seeded if windows is None else windows.scenario(seeded, number)
-        return Job(f"the {side} in {workload.name}", _run, (scenario, side, workload.name, number < FIRST), home)
+        return Job(f"the {side} in {workload.name}", _run, (scenario, side, workload.name, number < EXPLAINED), home)
 
 
 def _run(scenario: Json, side: str, workload: str, with_findings: bool) -> Run:
