@@ -14,6 +14,8 @@ from headway.results.statistics import NAMES
 
 SHOWN: Final = 3
 STATISTICS: Final = ("mean", "p50", "p99")  # of each distribution, only these
+# A ratio of two other figures, which would hide them: it is better if the median gets worse.
+DERIVED: Final = "pathology.tail_latency_blowup"
 # Error of the interval that must exclude 0. It is small because there are more than a hundred figures.
 ERROR: Final = 0.001
 
@@ -48,7 +50,7 @@ def largest(evidence: Evidence) -> list[Change]:
     found: dict[str, tuple[float, Change]] = {}
     for path in names:
         stem, _, last = path.rpartition(".")
-        if direction(path) is None or (last in NAMES and last not in STATISTICS):
+        if direction(path) is None or stem == DERIVED or (last in NAMES and last not in STATISTICS):
             continue
         change = _change(path, evidence)
         family = stem if last in NAMES else path

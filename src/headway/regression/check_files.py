@@ -14,7 +14,7 @@ from headway.regression.check_tables import (
     title,
     turn_text,
 )
-from headway.regression.measure import OPEN
+from headway.regression.measure import OPEN, Measured
 
 SUITE: Final = "headway check"
 # Characters that XML forbids, for names and titles that contain them.
@@ -25,7 +25,7 @@ def markdown(check: Check) -> str:
     """Return the verdict as Markdown: the verdict first, then the conditions, then the details."""
     first, *rest = sentences(check)
     lines = [f"### headway check: {_cell(first)}", "", _cell(title(check)), ""]
-    lines += _table([*HEADINGS[:-1], "verdict"], [condition_row(each) for each in check.conditions])
+    lines += _table(["verdict", *HEADINGS[1:]], [_verdict_row(each) for each in check.conditions])
     if check.changes:
         lines += ["", "Changed most:", ""]
         lines += _table(("figure", "base → candidate", "change"), [change_row(each) for each in check.changes])
@@ -33,6 +33,11 @@ def markdown(check: Check) -> str:
         if turns:
             lines += ["", heading, "", *(f"* {_cell(turn_text(each))}" for each in turns)]
     return "\n".join([*lines, "", *(f"{_cell(line)}  " for line in rest)]).rstrip() + "\n"
+
+
+def _verdict_row(each: Measured) -> list[str]:
+    mark, *cells = condition_row(each)
+    return [f"{mark} {each.outcome}", *cells]
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

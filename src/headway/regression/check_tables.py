@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
+from headway.errors import worded
 from headway.experiment.paired import MOST
 from headway.experiment.verdict import format_figure
 from headway.regression.changes import Change, Turn
@@ -16,11 +18,12 @@ from headway.regression.conditions import Condition
 from headway.regression.measure import OPEN, Measured
 from headway.report.number_format import GAP
 from headway.report.result_view import View
-from headway.report.terminal import table
+from headway.report.terminal import Fitted, label_column, table, wrap
 from headway.results.figure_table import MS
 
 MARKS: Final = {"pass": "✓", "fail": "✗", OPEN: "?"}
-HEADINGS: Final = ("", "fails if", "base", "candidate", "change", "interval", "")
+FIGURES: Final = ("change", "interval", "base", "candidate")  # columns; a narrow terminal drops the last two
+HEADINGS: Final = ("", "fails if", *FIGURES)
 UNITS: Final = {MS: " ms", "s": " s", "per second": "/s"}
 ROUND: Final = 8  # a suggested number of pairs is a multiple of it
 
@@ -31,8 +34,9 @@ def check_view(check: Check) -> View:
 
 def report(check: Check) -> RenderableType:
     """Return the conditions as a table, what else changed, and the verdict."""
-    rows = [condition_row(each) for each in check.conditions]
-    parts: list[RenderableType] = [Text(title(check), style="bold"), "", table(*HEADINGS, rows=rows, left=(0, 1, 6))]
+    labels = [HEADINGS[1], *(each.condition.text for each in check.conditions)]
+    rows = Fitted(labels, FIGURES, lambda some, width: _conditions(check, some, width), fixed=FIGURES[:2])
+    parts: list[RenderableType] = [Text(title(check), style="bold"), "", rows]
     if check.changes:
         parts += ["", Text("Changed most:")]
         parts += [table("", "", "", rows=[change_row(each) for each in check.changes], left=(0, 1, 2))]
@@ -46,17 +50,25 @@ def title(check: Check) -> str:
     return f"{check.base} → {check.candidate}"
 
 
+def _conditions(check: Check, columns: Sequence[str], width: int) -> Table:
+    places = [HEADINGS.index(column) for column in columns]
+    rows = [condition_row(each) for each in check.conditions]
+    cells = [[row[0], wrap(row[1], width), *(row[place] for place in places)] for row in rows]
+    grid = table(*HEADINGS[:2], *columns, rows=cells)
+    label_column(grid, 1, width)
+    return grid
+
+
 def condition_row(each: Measured) -> list[str]:
-    """Return the cells of a condition: mark, text, both means, change, interval, outcome."""
+    """Return the cells of a condition, as in HEADINGS."""
     condition, estimate = each.condition, each.estimate
-    cells = [MARKS[each.outcome], condition.text, figure(each.base, condition), figure(each.candidate, condition)]
-    if condition.kind == "level":
-        cells[2] = GAP
+    level = condition.kind == "level"
+    means = [GAP if level else figure(each.base, condition), figure(each.candidate, condition)]
+    head = [MARKS[each.outcome], condition.text]
     if estimate is None:
-        return [*cells, GAP, GAP, each.outcome]
+        return [*head, GAP, GAP, *means]
     mean, low, high = (amount(condition, value) for value in (estimate.mean, estimate.low, estimate.high))
-    change = GAP if condition.kind == "level" else mean
-    return [*cells, change, f"{low} to {high}", each.outcome]
+    return [*head, GAP if level else mean, f"{low} to {high}", *means]
 
 
 def figure(value: float | None, condition: Condition) -> str:
@@ -126,8 +138,6 @@ def needed(each: Measured, check: Check) -> str:
 
 
 def option(name: str, value: int) -> str:
-    from headway.errors import worded
-
     return worded(f"--{name} {value}", f"{name}={value}")
 
 
@@ -148,7 +158,3 @@ def method(check: Check) -> str:
         f"{check.pairs} {unit}{most}{many}, paired; at most {100 * check.error:g} % of such verdicts are wrong, "
         "whenever they stop."
     )
-
-
-def cells_of(check: Check) -> list[Sequence[str]]:
-    return [condition_row(each) for each in check.conditions]

@@ -100,6 +100,16 @@ def read_conditions(texts: str | Sequence[str]) -> tuple[Condition, ...]:
     return tuple(conditions.values())
 
 
+def no_worse_than(figure: str, by: float) -> str:
+    """Return the condition that a figure gets worse by more than a fraction, as text."""
+    prefix = prefix_of(figure)
+    path = prefix + known_figure(figure.removeprefix(prefix), where="figure")
+    if isinstance(by, bool) or not isinstance(by, int | float) or not 0 <= by < 1:
+        raise HeadwayError(f"by: expected a fraction of at least 0 and below 1, such as 0.05, got {shown(by)}.")
+    worse = ">+" if direction(plain(path)) == "low" else "<-"
+    return f"{figure}{worse}{100 * by:g}%"
+
+
 def _condition(text: str, where: str) -> Condition:
     place = f"{where} {shown(text)}"
     match = FORM.fullmatch(text) if isinstance(text, str) else None

@@ -47,7 +47,9 @@ def figure(path: str, where: str = "by", ranked: bool = True) -> str:
         return ends[0]
     near = [figure for figure in known if name and name in figure]
     near = near if len(near) <= MANY else []
-    hint = suggest(name, near or get_close_matches(name, known, n=1))
+    short = {figure.partition(".")[2]: figure for figure in known}
+    alike = [short[each] for each in get_close_matches(name, short, n=1)] if "." in name else []
+    hint = suggest(name, near or get_close_matches(name, known, n=1) or alike)
     hint = hint or " An example is 'latency.ttft.p99'; docs/metrics.md lists all figures."
     wrong = "runs cannot be ranked by" if ranked else "unknown figure"
     raise HeadwayError(f"{where}: {wrong} {shown(path.strip())}.{hint}")
