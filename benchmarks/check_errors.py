@@ -13,13 +13,17 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from math import exp, log, sqrt
+from math import exp, sqrt
 from pathlib import Path
 from random import Random
 
 import headway
+from headway.experiment.runner import runner_of
 from headway.regression.conditions import read_conditions
+from headway.regression.measure import measure
+from headway.regression.pairs import Trials
 from headway.regression.sequential import Spending, judge, looks, paired
+from headway.regression.sides import BASE, CANDIDATE, meet, read_side
 from headway.types import Json
 
 SALTED = f"{Path(__file__).with_name('salted_ties.py')}:SaltedTies"
@@ -115,18 +119,16 @@ def scaled(value: object, factor: float) -> str:
 
 def effect(figure: str, factor: float, seeds: int = 200) -> tuple[float, float]:
     """The true change of a figure at a factor, and half of its 95 % interval, from many seeds."""
-    found = headway.check(
-        scenario("light", 300) | {"seed": OTHER},
-        fail_if=f"{figure}>+0%",
-        overrides=with_salt(0),
-        candidate_set=slower(factor),
-        seeds=seeds,
-        error=1e-9,  # so that it does not stop early
-        workers=1,
-    )
-    row = found.rows[0]
-    ratio = (1 + row["high"]) / (1 + row["value"])
-    return row["value"], log(ratio) / 6.3 * 1.97
+    both = [with_salt(0), f"seed.workload={OTHER}"]
+    sides = [read_side(name, scenario("light", 300)) for name in (BASE, CANDIDATE)]
+    trials = Trials(meet(*sides, None, both, [*both, slower(factor)]), seeds)
+    with runner_of(1) as runner:
+        trials.run_to(seeds, runner)
+    evidence = {name: [(one.summary, other.summary) for one, other in pairs] for name, pairs in trials.pairs.items()}
+    (condition,) = read_conditions(f"{figure}>+0%")
+    estimate = measure(condition, evidence, 0.05, whole=True).estimate
+    assert estimate is not None
+    return condition.shown(estimate.mean), condition.shown(estimate.high) - condition.shown(estimate.mean)
 
 
 def power(pairs: int) -> None:

@@ -10,7 +10,9 @@ import pytest
 import headway
 from headway.errors import HeadwayError
 from headway.policies.bundle import Bundle
+from headway.regression.changes import turned
 from headway.regression.check import _next
+from headway.regression.pairs import Run
 from small_checks import SLOW, SMALL
 
 
@@ -102,13 +104,24 @@ def test_figures_by_tenant() -> None:
     assert found.outcome == "fail" and found.rows[0]["figure"] == "tenants.b.latency.e2e.mean"
 
 
-def test_what_else_changed_is_told() -> None:
-    busy = {**SMALL, "workload": {**SMALL["workload"], "requests": 300, "rate": "60/s"}, "slo": {"ttft": "100ms"}}
-    found = check(busy, None, "cost.usd>+500%", candidate_set="policies.routing=always-busiest")
+def test_the_figures_that_changed_most_are_told() -> None:
+    found = check(SMALL, None, "cost.usd>+500%", candidate_set="policies.routing=always-busiest")
     assert 0 < len(found.changes) <= 3 and "balance" in {each.figure.split(".")[0] for each in found.changes}
     assert all(each.base != each.candidate for each in found.changes)
-    assert {each.kind for each in found.appeared} and not found.gone
-    assert "Changed most" in found.markdown() and "Findings that appeared" in found.markdown()
+    assert "Changed most" in found.markdown()
+    equal = check(SMALL, None, "cost.usd>+500%", candidate_set="signals.poll_interval=100ms")
+    assert equal.changes == ()
+
+
+def test_a_finding_turned_if_most_runs_of_one_side_have_it_and_most_of_the_other_do_not() -> None:
+    def pairs(before: int, after: int) -> list[tuple[Run, Run]]:
+        found = {"hot_spot": "One instance was hot."}
+        return [(Run({}, found if n < before else {}), Run({}, found if n < after else {})) for n in range(4)]
+
+    appeared, gone = turned({"chat": pairs(1, 4), "rag": pairs(3, 2), "agents": pairs(3, 4)})
+    assert [(each.workload, each.base, each.candidate, each.runs) for each in appeared] == [("chat", 1, 4, 4)]
+    assert [(each.kind, each.workload) for each in gone] == [("hot_spot", "rag")]
+    assert turned({"chat": [(Run({}, None), Run({}, None))]}) == ([], []), "runs whose findings nobody searched for"
 
 
 def test_a_relative_change_from_zero_cannot_be_told() -> None:

@@ -14,9 +14,9 @@ from msgspec import Struct
 from headway.errors import HeadwayError
 from headway.evolve.suite import is_fixed
 from headway.regression.sequential import FIRST
-from headway.scenario.scenario import Scenario
 from headway.types import Json
 from headway.workload.replay import open_replayed
+from headway.workload.trace_spec import parse
 
 LEAST: Final = 200  # requests of a window; fewer have no useful p99
 SLICE: Final = "slice"
@@ -46,10 +46,7 @@ def windows_of(name: str, resolved: Json, most: int) -> Windows | None:
     """Return at most `most` windows of a scenario's trace; None if each seed draws other requests."""
     if not is_fixed(resolved["workload"]):
         return None
-    loaded = Scenario.load(resolved)
-    trace = loaded.workload.trace
-    assert trace is not None
-    reader = open_replayed(trace, loaded.seed.workload)
+    reader = open_replayed(parse(resolved["workload"]["trace"]), resolved["seed"]["workload"])
     count = sum(1 for _ in reader.records)
     many = min(most, count // LEAST)
     if many < FIRST:
