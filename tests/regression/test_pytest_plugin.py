@@ -41,7 +41,17 @@ def test_open_is_skipped(assert_no_worse):
 
 def test_the_fixture_fails_a_test_whose_candidate_is_worse(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-p", "headway.pytest_plugin", "-p", "no:cacheprovider", "-q", "-rA"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "headway.regression.pytest_plugin",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        "-rA",
+    ]
     env = {**os.environ, "PYTHONPATH": SOURCE, "COLUMNS": "120", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run([*command, str(tmp_path)], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert "1 failed" not in done.stdout and "2 failed, 1 passed, 1 skipped" in done.stdout, done.stdout + done.stderr
@@ -52,11 +62,15 @@ def test_the_fixture_fails_a_test_whose_candidate_is_worse(tmp_path: Path) -> No
 def test_pytest_finds_the_plug_in_where_headway_is_installed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (entry,) = project["entry-points"]["pytest11"].values()
-    assert entry == "headway.pytest_plugin" and (ROOT / "src" / "headway" / "pytest_plugin.py").exists()
+    assert (
+        entry == "headway.regression.pytest_plugin"
+        and (ROOT / "src" / "headway" / "regression" / "pytest_plugin.py").exists()
+    )
 
 
 def test_the_plug_in_loads_nothing_before_a_test_asks_for_it() -> None:
-    code = "import sys, headway.pytest_plugin; print([name for name in sys.modules if name.startswith('headway.')])"
+    ours = "sorted(name for name in sys.modules if name.startswith('headway.'))"
+    code = f"import sys, headway.regression.pytest_plugin; print({ours})"
     env = {**os.environ, "PYTHONPATH": SOURCE}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['headway.pytest_plugin']"
+    assert done.stdout.strip() == "['headway.regression', 'headway.regression.pytest_plugin']"

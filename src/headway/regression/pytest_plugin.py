@@ -46,11 +46,11 @@ def no_worse(
     """Run `headway.check` with a relative condition for each figure, in the direction that is worse for it. If the runs
     cannot tell, fail, skip or pass the test, as `cannot_tell` says. `options` are those of `headway.check`, such as
     `on`, `seeds` and `budget`. Return the verdict."""
-    import headway
+    from headway.regression.check import check
     from headway.regression.conditions import no_worse_than
 
     conditions = [no_worse_than(figure, by) for figure in figures]
-    verdict = headway.check(base, candidate, conditions, **{"progress": False, **options})
+    verdict = check(base, candidate, conditions, **{"progress": False, **options})
     if verdict.outcome == "fail" or (verdict.outcome == "cannot tell" and cannot_tell == "fail"):
         pytest.fail(f"headway check:\n{verdict!r}", pytrace=False)
     if verdict.outcome == "cannot tell" and cannot_tell == "skip":
