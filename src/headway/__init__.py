@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from headway.policies.context import Context
     from headway.policies.queues import Ticket
     from headway.policies.registry import Bounds, policy
-    from headway.regression.check import Check, check
+    from headway.regression.check import check
+    from headway.regression.verdict import Check
     from headway.results.result import Result
     from headway.results.words import summarize
     from headway.scenario.scenario import Scenario
@@ -83,7 +84,8 @@ _NAMES_BY_MODULE = {
     "policies.context": "Context",
     "policies.queues": "Ticket",
     "policies.registry": "Bounds policy",
-    "regression.check": "Check check",
+    "regression.check": "check",
+    "regression.verdict": "Check",
     "results.result": "Result",
     "results.words": "summarize",
     "scenario.scenario": "Scenario",

@@ -4,21 +4,20 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from msgspec import Struct
 
 from headway.config.arguments import checked
 from headway.config.units import positive_seconds
 from headway.config.wording import cut, shown
-from headway.display.displayed import Displayed, Types, columns_of
 from headway.display.progress import Bar, watch
 from headway.errors import HeadwayError, argument
 from headway.evolve.suite import Suite
 from headway.experiment.paired import MOST as MOST_SEEDS
 from headway.experiment.runner import Progress, Runner, runner_of
 from headway.policies.bundle import Bundle
-from headway.regression.changes import Change, Turn, largest, turned
+from headway.regression.changes import largest, turned
 from headway.regression.conditions import Condition, read_conditions
 from headway.regression.measure import OPEN, Evidence, Measured, measure
 from headway.regression.pairs import Run, Trials, kinds
@@ -27,118 +26,12 @@ from headway.regression.recordings import read_recording
 from headway.regression.revision import file_at
 from headway.regression.sequential import LEAST, Outcome, Spending, looks
 from headway.regression.sides import BASE, CANDIDATE, Side, meet, read_side, same
+from headway.regression.verdict import Check
 from headway.scenario.scenario import Source
-from headway.types import Json
 
 SEEDS: Final = 64
 BUDGET: Final = "60s"
 ERROR: Final = 0.05
-CODES: Final[dict[Outcome, int]] = {"pass": 0, "fail": 1, "cannot tell": 4}
-DIGITS: Final = 9  # digits of a number in the document, because further digits differ between machines
-
-
-class Check(Displayed, Struct, frozen=True):
-    """The verdict of a check: pass, fail or cannot tell, with the interval of each condition."""
-
-    _view: ClassVar[str] = "headway.regression.check_tables:check_view"
-    _types: ClassVar[Types] = {"condition": str, "outcome": str, "reason": str}
-
-    base: str
-    candidate: str
-    outcome: Outcome
-    conditions: tuple[Measured, ...]
-    error: float
-    unit: str  # seeds, or windows of traces or recordings
-    pairs: int  # how many of them ran
-    most: int
-    workloads: tuple[str, ...] = ()
-    changes: tuple[Change, ...] = ()
-    appeared: tuple[Turn, ...] = ()
-    gone: tuple[Turn, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def code(self) -> int:
-        """The exit status: 0 for pass, 1 for fail, 4 for cannot tell."""
-        return CODES[self.outcome]
-
-    @property
-    def rows(self) -> list[Json]:
-        """A row for each condition."""
-        return [_row(each) for each in self.conditions]
-
-    def columns(self) -> dict[str, list[Any]]:
-        return columns_of([{key: one for key, one in row.items() if key != "workloads"} for row in self.rows])
-
-    def summary(self) -> Json:
-        """Return the document that `headway check --json` prints."""
-        return {
-            "outcome": self.outcome,
-            "base": self.base,
-            "candidate": self.candidate,
-            "error": self.error,
-            "unit": self.unit,
-            "pairs": self.pairs,
-            "most": self.most,
-            "workloads": list(self.workloads),
-            "conditions": self.rows,
-            "changes": [
-                {
-                    "figure": each.figure,
-                    "base": _round(each.base),
-                    "candidate": _round(each.candidate),
-                    "relative": _round(each.relative),
-                    "better": each.better,
-                }
-                for each in self.changes
-            ],
-            "findings": {
-                side: [
-                    {"kind": each.kind, "workload": each.workload, "base": each.base, "candidate": each.candidate,
-                     "runs": each.runs, "title": each.title}
-                    for each in turns
-                ]
-                for side, turns in (("appeared", self.appeared), ("gone", self.gone))
-            },
-            "notes": list(self.notes),
-        }  # fmt: skip
-
-    def markdown(self) -> str:
-        """Return the verdict as Markdown, for a comment on a pull request."""
-        from headway.regression.check_files import markdown
-
-        return markdown(self)
-
-    def junit(self) -> str:
-        """Return the verdict as JUnit XML, with a test case for each condition."""
-        from headway.regression.check_files import junit
-
-        return junit(self)
-
-
-def _row(each: Measured) -> Json:
-    condition, estimate = each.condition, each.estimate
-    ends = (None, None) if estimate is None else (condition.shown(estimate.low), condition.shown(estimate.high))
-    return {
-        "condition": condition.text,
-        "figure": condition.figure,
-        "kind": condition.kind,
-        "limit": _round(condition.limit),
-        "outcome": each.outcome,
-        "base": _round(each.base),
-        "candidate": _round(each.candidate),
-        "value": _round(each.change),
-        "low": _round(ends[0]),
-        "high": _round(ends[1]),
-        "pairs": None if estimate is None else estimate.count,
-        "needed": None if estimate is None or each.outcome != OPEN else estimate.needed,
-        "reason": each.reason,
-        "workloads": {name: _round(condition.shown(value)) for name, value in each.workloads.items()},
-    }
-
-
-def _round(number: float | None) -> float | None:
-    return None if number is None else float(f"{number:.{DIGITS}g}")
 
 
 class Plan(Struct, frozen=True):
@@ -245,8 +138,13 @@ def _decide(
     spendings = plan.spendings(trials.most)
     measured: list[Measured | None] = [None] * len(plan.conditions)
     begun = time.monotonic()
-    planned = list(looks(trials.most))
-    count, last, late = planned[0], len(planned) == 1, False
+    first = next(looks(trials.most))
+    count, last, late = first, first == trials.most, False
+    if plan.budget_s is not None:
+        trials.run_to(LEAST, runner, progress)
+        affordable = _affordable(LEAST, plan.budget_s, time.monotonic() - begun)
+        if affordable < first:
+            count, last, late = max(LEAST, affordable), True, True
     while True:
         trials.run_to(count, runner, progress)
         evidence = _evidence(trials)
@@ -268,7 +166,7 @@ def _next(count: int, most: int, budget_s: float | None, elapsed_s: float) -> tu
     following = min(2 * count, most)
     if budget_s is None:
         return following, following == most, False
-    affordable = int(count * budget_s / elapsed_s) if elapsed_s else most
+    affordable = _affordable(count, budget_s, elapsed_s)
     if affordable < count + max(LEAST, count // 4):
         return count, True, True
     count = min(following, affordable)
@@ -276,6 +174,11 @@ def _next(count: int, most: int, budget_s: float | None, elapsed_s: float) -> tu
         return count, True, False
     late = affordable < count + max(LEAST, count // 4)
     return count, late, late
+
+
+def _affordable(count: int, budget_s: float, elapsed_s: float) -> int:
+    """Return how many pairs fit into the time, if `count` pairs took `elapsed_s`."""
+    return int(count * budget_s / max(elapsed_s, 1e-9))
 
 
 def _evidence(trials: Trials) -> Evidence:

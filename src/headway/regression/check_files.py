@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from headway.regression.check import Check
 from headway.regression.check_tables import (
     HEADINGS,
     change_row,
@@ -15,6 +14,7 @@ from headway.regression.check_tables import (
     turn_text,
 )
 from headway.regression.measure import OPEN, Measured
+from headway.regression.verdict import Check
 
 SUITE: Final = "headway check"
 # Characters that XML forbids, for names and titles that contain them.

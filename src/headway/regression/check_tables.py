@@ -13,9 +13,9 @@ from headway.errors import worded
 from headway.experiment.paired import MOST
 from headway.experiment.verdict import format_figure
 from headway.regression.changes import Change, Turn
-from headway.regression.check import Check
 from headway.regression.conditions import Condition
 from headway.regression.measure import OPEN, Measured
+from headway.regression.verdict import Check
 from headway.report.number_format import GAP
 from headway.report.result_view import View
 from headway.report.terminal import Fitted, label_column, table, wrap

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import pytest
 
 if TYPE_CHECKING:
-    from headway.regression.check import Check
+    from headway.regression.verdict import Check
 
 Unknown = Literal["fail", "skip", "pass"]
 

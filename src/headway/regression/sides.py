@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
 
 from headway.config.documents import presets, read_yaml
-from headway.config.wording import cut, shown
+from headway.config.wording import cut, shown, suggest
 from headway.display.displayed import flat
 from headway.errors import HeadwayError, argument
 from headway.evolve.suite import Suite
@@ -22,6 +23,7 @@ from headway.types import Json
 # Seeds of the cases of a suite begin here: a search has not seen them, neither in its training nor in its validation.
 SUITE_SEED: Final = 1000
 DOCUMENTS: Final = (".yaml", ".yml")
+SUITE_KEY: Final = "objectives"  # only suites have this key
 SCENARIO_KEYS: Final = ("workload", "cluster")
 SAME: Final = ("workload", "warmup", "horizon")  # sections that must be equal on both sides
 BASE, CANDIDATE = "base", "candidate"
@@ -60,12 +62,23 @@ def read_side(name: str, source: Any, label: str | None = None) -> Side:
     with suppress(OSError):
         if path.is_dir() and _is_recording(path):
             return Side(name, label, recording=path)
-    if registry.is_file(text):
+    if registry.is_file(text) or path.suffix == ".py":
         return Side(name, label, policies=_of_class(text, name))
-    if path.suffix in DOCUMENTS and path.is_file() and _is_policy(read_yaml(path)):
-        return Side(name, label, policies={"file": str(path)})
+    if path.suffix in DOCUMENTS and path.is_file():
+        document = read_yaml(path)
+        if isinstance(document, Mapping) and SUITE_KEY in document:
+            raise HeadwayError(
+                f"{name}: {cut(text)} is a suite. Name two policies, and the suite with {argument('on')}."
+            )
+        if _is_policy(document):
+            return Side(name, label, policies={"file": str(path)})
     if not path.exists() and registry.canonical(text) in registry.names("routing"):
         return Side(name, label, policies={"routing": text})
+    if not path.exists() and not path.suffix and text not in presets("scenarios"):
+        known = [*registry.names("routing"), *presets("scenarios")]
+        near = get_close_matches(text, known, n=1)
+        hint = suggest(text, near) if near else ""
+        raise HeadwayError(f"{name}: there is no file, preset or routing policy called {shown(text)}.{hint}")
     return Side(name, label, scenario=load_data(text))
 
 
@@ -81,6 +94,8 @@ def _is_policy(document: object) -> bool:
 
 
 def _of_class(reference: str, name: str) -> Json:
+    if not registry.is_file(reference):
+        raise HeadwayError(f"{name}: {cut(reference)}: name the class in the file, as in {cut(reference)}:MyRouter.")
     entries = registry.load_all(reference, name)
     stages = {entry.stage for entry in entries}
     if len(stages) != 1 or not stages <= {*STAGES}:
@@ -111,7 +126,7 @@ def meet(base: Side, candidate: Side, on: Any, base_set: Iterable[str], candidat
 def _places(on: Any) -> tuple[int, dict[str, Json]]:
     """Return the first seed, and the scenarios in which policies meet, by name."""
     document = read_yaml(Path(on)) if isinstance(on, str | Path) and Path(on).suffix in DOCUMENTS else None
-    is_suite = isinstance(document, Mapping) and "objectives" in document
+    is_suite = isinstance(document, Mapping) and SUITE_KEY in document
     if on is None or isinstance(on, Suite) or is_suite or (isinstance(on, str) and on in presets("suites")):
         suite = Suite.load() if on is None else Suite.load(on)
         cases = suite.cases("validation" if suite.parts.get("validation") else "train")
@@ -152,8 +167,12 @@ def _check_same(base: Json, candidate: Json) -> None:
     before, after = (flat(side) for side in sides)
     for key in {**before, **after}:
         if before.get(key) != after.get(key):
-            values = f"{shown(before.get(key))} in the base and {shown(after.get(key))} in the candidate"
+            values = f"{_shown(before, key)} in the base and {_shown(after, key)} in the candidate"
             raise HeadwayError(f"{key}: is {values}. A check needs the same workload on both sides.")
+
+
+def _shown(values: Json, key: str) -> str:
+    return "not set" if values.get(key) is None else shown(values[key])
 
 
 def same(workloads: Iterable[Workload]) -> bool:
