@@ -167,6 +167,7 @@ WRONG = [
         {},
         "no file, preset or routing policy called 'round-robbin'. Did you mean 'round-robin'?",
     ),
+    ((SMALL, "x" * 5000), {}, "candidate: there is no file, preset or routing policy called 'xxx"),
     ((SMALL, "my.py"), {}, "candidate: my.py: name the class in the file, as in my.py:MyRouter."),
     ((SMALL, str(ROOT / "examples/18_evolve.yaml")), {}, "is a suite. Name two policies, and the suite with on."),
     ((SMALL, SMALL), {"seeds": 1}, "seeds: must lie between 2 and 1,000, got 1"),

@@ -1,7 +1,6 @@
 """The two sides of a check: scenarios, policies or recordings, and the workloads on which they meet."""
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
@@ -58,28 +57,42 @@ def read_side(name: str, source: Any, label: str | None = None) -> Side:
         return Side(name, label or str(data.get("name", name)), scenario=data)
     text = str(source)
     label = label or text
-    path = Path(text).expanduser()
-    with suppress(OSError):
-        if path.is_dir() and _is_recording(path):
-            return Side(name, label, recording=path)
+    path, exists = _path(text)
     if registry.is_file(text) or path.suffix == ".py":
         return Side(name, label, policies=_of_class(text, name))
+    if not exists:
+        return _by_name(name, text, label)
+    if path.is_dir() and _is_recording(path):
+        return Side(name, label, recording=path)
     if path.suffix in DOCUMENTS and path.is_file():
         document = read_yaml(path)
         if isinstance(document, Mapping) and SUITE_KEY in document:
-            raise HeadwayError(
-                f"{name}: {cut(text)} is a suite. Name two policies, and the suite with {argument('on')}."
-            )
+            remedy = f"Name two policies, and the suite with {argument('on')}."
+            raise HeadwayError(f"{name}: {cut(text)} is a suite. {remedy}")
         if _is_policy(document):
             return Side(name, label, policies={"file": str(path)})
-    if not path.exists() and registry.canonical(text) in registry.names("routing"):
-        return Side(name, label, policies={"routing": text})
-    if not path.exists() and not path.suffix and text not in presets("scenarios"):
-        known = [*registry.names("routing"), *presets("scenarios")]
-        near = get_close_matches(text, known, n=1)
-        hint = suggest(text, near) if near else ""
-        raise HeadwayError(f"{name}: there is no file, preset or routing policy called {shown(text)}.{hint}")
     return Side(name, label, scenario=load_data(text))
+
+
+def _path(text: str) -> tuple[Path, bool]:
+    """Return a text as a path, and whether there is something at this path."""
+    try:
+        path = Path(text).expanduser()
+        return path, path.exists()
+    except (OSError, RuntimeError, ValueError):  # an unknown user, a path that is too long, or no permission
+        return Path(text), False
+
+
+def _by_name(name: str, text: str, label: str) -> Side:
+    """Return the side that a name stands for: a routing policy or the preset of a scenario."""
+    policies, scenarios = registry.names("routing"), presets("scenarios")
+    if registry.canonical(text) in policies:
+        return Side(name, label, policies={"routing": text})
+    if Path(text).suffix or text in scenarios:
+        return Side(name, label, scenario=load_data(text))
+    near = get_close_matches(text, [*policies, *scenarios], n=1)
+    hint = suggest(text, near) if near else ""
+    raise HeadwayError(f"{name}: there is no file, preset or routing policy called {shown(text)}.{hint}")
 
 
 def _is_recording(folder: Path) -> bool:
@@ -130,7 +143,11 @@ def _places(on: Any) -> tuple[int, dict[str, Json]]:
     if on is None or isinstance(on, Suite) or is_suite or (isinstance(on, str) and on in presets("suites")):
         suite = Suite.load() if on is None else Suite.load(on)
         cases = suite.cases("validation" if suite.parts.get("validation") else "train")
-        return SUITE_SEED, {case.name: {**case.scenario, "seed": 0} for case in cases}
+        by_key = {case.key: case for case in cases}  # one case for each workload, whatever its seeds
+        names = [case.name for case in by_key.values()]
+        unique = [name if names.count(name) == 1 else f"{name} ({n})" for n, name in enumerate(names, 1)]
+        documents = [{**case.scenario, "seed": 0} for case in by_key.values()]
+        return SUITE_SEED, dict(zip(unique, documents, strict=True))
     data = load_data(on)
     return 0, {str(data.get("name", "scenario")): data}
 
