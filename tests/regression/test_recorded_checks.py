@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import headway
+from conftest import ROOT
 from headway.errors import HeadwayError
+from headway.regression import trace_windows
 from headway.regression.recordings import independent
 from headway.regression.trace_windows import spread_out, windows_of
 from headway.scenario.scenario import Scenario
@@ -62,6 +64,10 @@ def test_the_chapters_of_a_folder_are_one_recording(tmp_path: Path) -> None:
             as_live(place)
     found = headway.check(tmp_path / "base", tmp_path / "slow", "e2e.mean>+5%")
     assert found.outcome == "fail" and found.pairs * 100 <= 900
+    with pytest.raises(
+        HeadwayError, match=r"several gateway processes\. Name the folder of one of them, such as .*base"
+    ):
+        headway.check(tmp_path, tmp_path, "e2e.mean>+5%")
 
 
 def test_windows_that_resemble_their_neighbours_are_not_independent() -> None:
@@ -146,3 +152,14 @@ def test_a_trace_that_is_too_short_for_windows_is_told(tmp_path: Path) -> None:
     data = scenario_of(trace(tmp_path / "t.csv", 500))
     with pytest.raises(HeadwayError, match="the trace has 500 requests; 8 windows of 200 need 1600"):
         headway.check(data, None, "e2e.mean>+5%", candidate_set=SLOW)
+
+
+def test_windows_keep_sessions_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_windows, "LEAST", 20)
+    resolved = Scenario.load(ROOT / "examples/08_sessions.jsonl").resolved()
+    windows = windows_of("sessions", resolved, 64)
+    assert windows is not None and windows.whole_sessions and len(windows) == 11
+    sessions = [set(headway.simulate(windows.scenario(resolved, n)).requests["session"]) for n in range(len(windows))]
+    everywhere = [name for each in sessions for name in each]
+    assert len(everywhere) == len(set(everywhere)), "no session is in two windows"
+    assert set(everywhere) == set(headway.simulate(resolved).requests["session"])

@@ -65,6 +65,10 @@ class Part(RequestColumns):
 
 def read_recording(folder: Path, label: str, kinds: Callable[[Any], dict[str, str]]) -> Recording:
     """Read a run folder, or all chapters of a folder of live traffic."""
+    processes = sorted({each.parent.parent for each in folder.glob(f"*/*/{store.MANIFEST}")})
+    if processes and not (folder / store.STUDY).exists():
+        remedy = f"Name the folder of one of them, such as {processes[0]}."
+        raise HeadwayError(f"{cut(label)}: contains the recordings of several gateway processes. {remedy}")
     several = sorted((each.parent for each in folder.glob(f"*/{store.MANIFEST}")), key=_chapter)
     single = (folder / store.MANIFEST).exists() or (folder / store.STUDY).exists() or not several
     parts = [_read(place, label) for place in ([folder] if single else several)]

@@ -96,7 +96,10 @@ def _by_name(name: str, text: str, label: str) -> Side:
 
 
 def _is_recording(folder: Path) -> bool:
-    return any((folder / file).exists() for file in (MANIFEST, STUDY)) or any(folder.glob(f"*/{MANIFEST}"))
+    """Return whether a folder is a run folder, a study, or contains run folders, also those of several gateways."""
+    if any((folder / file).exists() for file in (MANIFEST, STUDY)):
+        return True
+    return any(folder.glob(f"*/{MANIFEST}")) or any(folder.glob(f"*/*/{MANIFEST}"))
 
 
 def _is_policy(document: object) -> bool:
