@@ -154,7 +154,7 @@ def _decide(
                 measured[place] = measure(condition, evidence, spending.take(count, last), trials.exhausted)
         outcomes = [each.outcome for each in measured if each is not None]
         if last or "fail" in outcomes or OPEN not in outcomes:
-            return measured, late and last and OPEN in outcomes
+            return measured, late
         count, last, late = _next(count, trials.most, plan.budget_s, time.monotonic() - begun)
         if count == trials.count:
             return measured, True
