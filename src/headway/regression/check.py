@@ -91,7 +91,7 @@ def check(
             set_too = [("set", both), ("base_set", own[0]), ("candidate_set", own[1]), ("on", on), ("seeds", seeds)]
             return _check_recordings(*sides, plan, [name for name, given in set_too if given])
         workloads = meet(*sides, on, [*both, *own[0]], [*both, *own[1]])
-        labels = sides[0].label, sides[1].label
+        labels = _label(sides[0], own[0]), _label(sides[1], own[1])
         if same(workloads) and all(each.kind != "level" for each in plan.conditions):
             return _nothing(labels, plan, [each.name for each in workloads])
         with watch(progress, lambda: Bar(None, "runs")) as report, runner_of(workers, ray) as runner:
@@ -102,6 +102,10 @@ def check(
 
 def _several(changes: str | Iterable[str]) -> list[str]:
     return [changes] if isinstance(changes, str) else list(changes)
+
+
+def _label(side: Side, changes: Sequence[str]) -> str:
+    return f"{side.label} with {cut(', '.join(changes))}" if changes else side.label
 
 
 def _plan(fail_if: str | Sequence[str], seeds: int | None, budget: str | None, error: float) -> Plan:
