@@ -36,6 +36,8 @@ def test_run_folders_are_compared_window_by_window(tmp_path: Path) -> None:
     base, slow = folder(tmp_path / "base"), folder(tmp_path / "slow", SLOW)
     worse = headway.check(base, slow, ["ttft.p99>+5%", "e2e.mean>+5ms"])
     assert worse.outcome == "fail" and worse.unit == "windows" and 4 <= worse.pairs <= 8
+    results = [headway.simulate(SMALL, overrides=["workload.requests=900", change]) for change in ("leap=true", SLOW)]
+    assert headway.check(*results, ["ttft.p99>+5%", "e2e.mean>+5ms"]).rows == worse.rows
     better = headway.check(slow, base, ["e2e.mean>+5%", "throughput.requests_per_s<-5%"])
     assert better.outcome == "pass"
     assert headway.check(base, folder(tmp_path / "again"), "e2e.mean>+0%").outcome == "pass"

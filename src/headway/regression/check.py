@@ -27,6 +27,7 @@ from headway.regression.revision import file_at
 from headway.regression.sequential import LEAST, Outcome, Spending, looks
 from headway.regression.sides import BASE, CANDIDATE, Side, meet, read_side, same
 from headway.regression.verdict import Check
+from headway.results.result import Result
 from headway.scenario.scenario import Source
 
 SEEDS: Final = 64
@@ -49,8 +50,8 @@ class Plan(Struct, frozen=True):
 
 @checked
 def check(
-    base: Source | Bundle,
-    candidate: Source | Bundle | None = None,
+    base: Source | Bundle | Result,
+    candidate: Source | Bundle | Result | None = None,
     fail_if: str | Sequence[str] = (),
     *,
     on: Source | Suite | None = None,
@@ -67,10 +68,10 @@ def check(
 ) -> Check:
     """Check whether a candidate is worse than its base, and return the verdict: pass, fail or cannot tell.
 
-    Both sides are scenarios, policies (a name, `path/to/file.py:Class`, a bundle or its file), run folders, or folders
-    of recorded traffic. Without a `candidate`, it is the base with the changes in `candidate_set`, or, with `git`, the
-    file in its present state, and the base is the same file in that revision. Policies run in the scenario of the
-    other side or in `on`, a scenario or a suite; by default in the embedded suite.
+    Both sides are scenarios, policies (a name, `path/to/file.py:Class`, a bundle or its file), run folders, results,
+    or folders of recorded traffic. Without a `candidate`, it is the base with the changes in `candidate_set`, or, with
+    `git`, the file in its present state, and the base is the same file in that revision. Policies run in the scenario
+    of the other side or in `on`, a scenario or a suite; by default in the embedded suite.
 
     `fail_if` has the conditions, such as "ttft.p99>+5%": a figure of the summary, < or >, and a limit. A limit with a
     sign is a change from the base, a limit without a sign is a level of the candidate.

@@ -63,21 +63,24 @@ class Part(RequestColumns):
             setattr(self, name, [column[row] for row in rows])
 
 
-def read_recording(folder: Path, label: str, kinds: Callable[[Any], dict[str, str]]) -> Recording:
-    """Read a run folder, or all chapters of a folder of live traffic."""
+def read_recording(source: Path | Result, label: str, kinds: Callable[[Any], dict[str, str]]) -> Recording:
+    """Return a result, a run folder, or all chapters of a folder of live traffic as a recording."""
+    if isinstance(source, Result):
+        return _recording(source, label, kinds)
+    folder = source
     processes = sorted({each.parent.parent for each in folder.glob(f"*/*/{store.MANIFEST}")})
     if processes and not (folder / store.STUDY).exists():
         remedy = f"Name the folder of one of them, such as {processes[0]}."
         raise HeadwayError(f"{cut(label)}: contains the recordings of several gateway processes. {remedy}")
     several = sorted((each.parent for each in folder.glob(f"*/{store.MANIFEST}")), key=_chapter)
     single = (folder / store.MANIFEST).exists() or (folder / store.STUDY).exists() or not several
-    parts = [_read(place, label) for place in ([folder] if single else several)]
+    parts = [_read(place, label, kinds) for place in ([folder] if single else several)]
     recording, *rest = parts
     for part in rest:
         if not (recording.live and part.live):
             raise HeadwayError(f"{cut(label)}: contains several simulated runs; name the folder of one of them.")
         _append(recording, part)
-    recording.findings = {} if len(parts) > 1 else kinds(Result.load(folder).findings())
+        recording.findings = {}  # each chapter has its own
     return recording
 
 
@@ -86,13 +89,18 @@ def _chapter(folder: Path) -> tuple[bool, int, str]:
     return not folder.name.isdecimal(), int(folder.name) if folder.name.isdecimal() else 0, folder.name
 
 
-def _read(folder: Path, label: str) -> Recording:
+def _read(folder: Path, label: str, kinds: Callable[[Any], dict[str, str]]) -> Recording:
     manifest = store.manifest(folder)
     result = Result.load(folder)
-    live = bool(result.scenario.get("live"))
-    if not live and manifest is not None and manifest.headway != __version__:
+    recording = _recording(result, label, kinds)
+    if not recording.live and manifest is not None and manifest.headway != __version__:
         wrong = f"was simulated by Headway {manifest.headway}, and this is {__version__}"
         raise HeadwayError(f"{cut(label)}: {wrong}. Run it again, so that both sides have one simulator.")
+    return recording
+
+
+def _recording(result: Result, label: str, kinds: Callable[[Any], dict[str, str]]) -> Recording:
+    live = bool(result.scenario.get("live"))
     columns = Columns(result.requests)
     warmup = result.scenario["warmup"]
     promised = promises(result.scenario)
@@ -110,7 +118,7 @@ def _read(folder: Path, label: str) -> Recording:
     if FIRST_REQUEST not in result.scenario["workload"]:
         workload = references.replace_by_digests(result.scenario["workload"])
         planned = {"workload": workload, "seed": result.scenario["seed"].get("workload"), "warmup": warmup}
-    return Recording(label, live, known, columns.names, facts, {}, planned)
+    return Recording(label, live, known, columns.names, facts, kinds(result.findings()), planned)
 
 
 def _append(recording: Recording, part: Recording) -> None:

@@ -14,9 +14,10 @@ from headway.errors import HeadwayError, argument
 from headway.evolve.suite import Suite
 from headway.policies import registry
 from headway.policies.bundle import Bundle, is_bundle
+from headway.results.result import Result
 from headway.results.store import MANIFEST, STUDY
 from headway.scenario import overrides, references
-from headway.scenario.scenario import STAGES, Scenario, Source, load_data, validate
+from headway.scenario.scenario import STAGES, Scenario, load_data, validate
 from headway.types import Json
 
 # Seeds of the cases of a suite begin here: a search has not seen them, neither in its training nor in its validation.
@@ -35,7 +36,7 @@ class Side(Struct, frozen=True):
     label: str
     scenario: Json | None = None  # not yet validated
     policies: Json | None = None  # policies by stage, or the file of a policy under the key `file`
-    recording: Path | None = None
+    recording: Path | Result | None = None
 
 
 class Workload(Struct, frozen=True):
@@ -48,13 +49,15 @@ class Workload(Struct, frozen=True):
 
 
 def read_side(name: str, source: Any, label: str | None = None) -> Side:
-    """Read one side of a check: a scenario (file, preset, trace, mapping), a policy (name, `file.py:Class`, bundle), or
-    a run folder or a folder of recorded traffic."""
+    """Read one side of a check: a scenario (file, preset, trace, mapping), a policy (name, `file.py:Class`, bundle),
+    a run folder, a folder of recorded traffic, or a result."""
     if isinstance(source, Bundle):
         return Side(name, label or source.name, policies=dict(source.policies))
     if isinstance(source, Scenario | Mapping):
         data = load_data(source)
         return Side(name, label or str(data.get("name", name)), scenario=data)
+    if isinstance(source, Result):
+        return Side(name, label or str(source.scenario["name"]), recording=source)
     text = str(source)
     label = label or text
     path, exists = _path(text)
@@ -202,6 +205,3 @@ def same(workloads: Iterable[Workload]) -> bool:
 
 def _without_name(scenario: Json) -> Json:
     return {key: value for key, value in scenario.items() if key not in ("name", "leap")}
-
-
-Sources = Source | Bundle
