@@ -42,7 +42,7 @@ class Turn(Struct, frozen=True):
 
 
 def largest(evidence: Evidence) -> list[Change]:
-    """Return the figures that changed most, at most one of each distribution."""
+    """Return the figures that changed most, at most one of each distribution or section."""
     first = next((pairs[0] for pairs in evidence.values() if pairs), None)
     if first is None or len(next(iter(evidence.values()))) < 2:
         return []
@@ -53,7 +53,7 @@ def largest(evidence: Evidence) -> list[Change]:
         if direction(path) is None or stem == DERIVED or (last in NAMES and last not in STATISTICS):
             continue
         change = _change(path, evidence)
-        family = stem if last in NAMES else path
+        family = stem if last in NAMES else path.partition(".")[0]
         if change is not None and change[0] > found.get(family, (0.0, change[1]))[0]:
             found[family] = change
     return [change for _, change in sorted(found.values(), key=lambda each: -each[0])[:SHOWN]]
