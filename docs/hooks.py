@@ -80,7 +80,7 @@ def commands() -> str:
         "# Commands",
         "This page shows the help of every command. `headway COMMAND --help` prints the same.",
         "Exit codes: 0 is success, 1 a negative answer (for example from `headway twin`), 2 wrong usage or input, "
-        "3 a bug in Headway.",
+        "3 a bug in Headway, 4 that `headway check` cannot tell.",
     ]
     for words in _verbs(app, []):
         page = io.StringIO()

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from headway.policies.context import Context
     from headway.policies.queues import Ticket
     from headway.policies.registry import Bounds, policy
+    from headway.regression.check import check
+    from headway.regression.verdict import Check
     from headway.results.result import Result
     from headway.results.words import summarize
     from headway.scenario.scenario import Scenario
@@ -82,6 +84,8 @@ _NAMES_BY_MODULE = {
     "policies.context": "Context",
     "policies.queues": "Ticket",
     "policies.registry": "Bounds policy",
+    "regression.check": "check",
+    "regression.verdict": "Check",
     "results.result": "Result",
     "results.words": "summarize",
     "scenario.scenario": "Scenario",
@@ -99,6 +103,7 @@ _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name 
 __all__ = ["__version__", "evolve", "latency"]
 __all__ += ["HeadwayError", "InvariantError"]
 __all__ += ["Comparison", "Controls", "Plan", "Sweep", "Validation", "compare", "controls", "plan", "simulate", "sweep"]
+__all__ += ["Check", "check"]
 __all__ += ["calibrate", "calibrate_run", "check_policy", "counterfactuals", "explain", "hardware", "validate"]
 __all__ += ["Calibration", "Result", "Scenario", "summarize"]
 __all__ += ["convert_trace", "inspect_trace", "preview", "write_workload"]

@@ -20,7 +20,8 @@ from conftest import COMMAND, ROOT, SOURCE, Run
 EXAMPLES = ROOT / "examples"
 BY_THE_CLOCK = ("20_twin",)  # which want the machine for themselves; `make test-long` runs them
 CHEAP = ("01_first_run", "02_compare", "03_scorers", "04_my_policy", "05_trace", "06_python_api")
-IN_BASH = ("01_first_run", "08_traces")  # the first as one of its kind, the other for its variables
+# The first as one of its kind, the second for its variables, the third for its exit statuses.
+IN_BASH = ("01_first_run", "08_traces", "22_check")
 SCRIPTS = sorted([*EXAMPLES.glob("[0-9][0-9]_*.sh"), *EXAMPLES.glob("[0-9][0-9]_*.py")])
 
 

@@ -17,6 +17,7 @@ GROUPS = {
     "Simulate": (
         "run:run",
         "experiments:compare",
+        "checking:check",
         "experiments:sweep",
         "experiments:plan",
         "experiments:controls",

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, get_args, get_type_hints
 from headway.errors import missing_extra
 
 # Replacements for terminals without Unicode.
-SIGNS: Final = {"▸": ">", "×": "x", "–": "-", "·": "|", "≤": "<=", "±": "+-", "✓": "+", "✗": "x", "…": "..."}
+SIGNS: Final = {"▸": ">", "→": "->", "×": "x", "–": "-", "·": "|", "≤": "<=", "±": "+-", "✓": "+", "✗": "x", "…": "..."}
 PLAIN: Final = str.maketrans({**SIGNS, **dict.fromkeys("▏▎▍▌▋▊▉█▁▂▃▄▅▆▇", "#")})
 
 

@@ -186,14 +186,14 @@ def _check(suite: Suite) -> None:
     parts: dict[tuple[str, int | None], str] = {}
     for part, cases in suite.parts.items():
         for case in cases:
-            fixed = _fixed(case.scenario["workload"])
+            fixed = is_fixed(case.scenario["workload"])
             first = parts.setdefault((case.key, None if fixed else case.seed), part)
             if first != part:
                 remedy = "Use another slice: a trace is the same under every seed" if fixed else "Use another seed"
                 raise HeadwayError(f"{part}: {case.label} is also a case of {first!r}. {remedy}.")
 
 
-def _fixed(workload: Json) -> bool:
+def is_fixed(workload: Json) -> bool:
     """Return whether the workload is a trace without random draws, so that its requests are the same for every seed."""
     trace = workload.get("trace")
     return trace is not None and trace.get("starts") is None and trace.get("format") != "servegen"

@@ -18,7 +18,7 @@ from headway.results.gaps import GapCounts
 from headway.results.groups import groups, jain
 from headway.results.kv_sections import own_tiers, tiers, transfers
 from headway.results.pathology import Pathology
-from headway.results.recorder import COMPLETED, InstanceStats, Recorder, RunFacts
+from headway.results.recorder import COMPLETED, InstanceStats, Recorder, RequestColumns, RunFacts
 from headway.results.sample import attainment, column_of_started, completed_sample, good, latency, ratio, throughput
 from headway.results.scaling import held_ps, present, scaling
 from headway.results.shadow import shadow
@@ -93,7 +93,7 @@ def summarise(recorder: Recorder, instances: list[InstanceStats], facts: RunFact
             "queue_wait": times["queue_wait"],
         },
         "throughput": throughput(sample, window_ps),
-        "cache": _cache(recorder, facts),
+        "cache": cache_ratios(recorder, facts),
         **shadow(recorder, facts),
         "balance": _balance(recorder, here, instances, facts.warmup),
         "slo": attainment(sample, planned, window_ps),
@@ -125,7 +125,8 @@ def _gaps(gaps: array[int]) -> Spread:
     return spread(counts.count, counts.total_ps, gap_at.__getitem__)
 
 
-def _cache(recorder: Recorder, facts: RunFacts) -> Json:
+def cache_ratios(recorder: RequestColumns, facts: RunFacts) -> Json:
+    """Return the fractions of prompt tokens, blocks and requests that were found in the KV cache."""
     cached = column_of_started(recorder, facts, "cached_tokens")
     prompt = column_of_started(recorder, facts, "prompt_tokens")
     block = repeat(facts.block_tokens)

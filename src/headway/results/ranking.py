@@ -37,14 +37,20 @@ def rank(results: Iterable[Named], by: str | None = None) -> list[Named]:
 
 def figure(path: str, where: str = "by", ranked: bool = True) -> str:
     """Return the path of a figure, such as `latency.ttft.p99`, exactly as the summary spells it; raise an error if it
-    is unknown. With `ranked`, accept only figures that can rank runs."""
+    is unknown. A path may lack its first parts if only one figure ends with the rest, as `ttft.p99`. With `ranked`,
+    accept only figures that can rank runs."""
     name = path.strip().replace("-", "_")
     known = [figure for figure in every_figure() if direction(figure) or not ranked]
     if name in known or (not ranked and name.startswith("policy_metrics.")):
         return name
+    ends = [figure for figure in known if "." in name and figure.endswith(f".{name}")]
+    if len(ends) == 1:
+        return ends[0]
     near = [figure for figure in known if name and name in figure]
     near = near if len(near) <= MANY else []
-    hint = suggest(name, near or get_close_matches(name, known, n=1))
+    short = {figure.partition(".")[2]: figure for figure in known}
+    alike = [short[each] for each in get_close_matches(name, short, n=1)] if "." in name else []
+    hint = suggest(name, near or get_close_matches(name, known, n=1) or alike)
     hint = hint or " An example is 'latency.ttft.p99'; docs/metrics.md lists all figures."
     wrong = "runs cannot be ranked by" if ranked else "unknown figure"
     raise HeadwayError(f"{where}: {wrong} {shown(path.strip())}.{hint}")

@@ -63,12 +63,14 @@ class Interval(Struct, frozen=True):
 
 
 @cache
-def quantile(freedom: int) -> float:
-    """Return t such that a variable of Student's t-distribution is within ±t with 95 % probability."""
-    low, high = 1.0, 13.0  # below the normal quantile, and above the quantile for one degree of freedom
+def quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
+    """Return t such that a variable of Student's t-distribution is within ±t with this probability."""
+    low, high = 0.0, 16.0
+    while within(high, freedom) < confidence:
+        low, high = high, 2 * high
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if within(middle, freedom) < CONFIDENCE else (low, middle)
+        low, high = (middle, high) if within(middle, freedom) < confidence else (low, middle)
     return round(high, DECIMALS)
 
 
@@ -87,15 +89,22 @@ def within(t: float, freedom: int) -> float:
     return 2 / pi * (angle if freedom == 1 else angle + sine * fsum(terms))
 
 
-def mean_of(values: Sequence[float]) -> Interval:
+def mean_of(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
     """Return the mean of independent values with its t-interval, mean ± t(n - 1) · s / √n."""
     count = len(values)
     mean = fsum(values) / count
     if count == 1:
         return Interval(mean, None, None)
-    spread = sqrt(fsum((value - mean) ** 2 for value in values) / (count - 1))
-    half = quantile(count - 1) * spread / sqrt(count)
+    half = quantile(count - 1, confidence) * deviation(values) / sqrt(count)
     return Interval(mean, mean - half, mean + half)
+
+
+def deviation(values: Sequence[float]) -> float:
+    """Return the standard deviation s of two or more values. If all values are equal, it is exactly 0."""
+    if all(value == values[0] for value in values):
+        return 0.0
+    mean = fsum(values) / len(values)
+    return sqrt(fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def interval(values: Sequence[float | None], share: bool = False) -> Interval | None:
