@@ -1,0 +1,103 @@
+"""The cluster, the traffic, the policies and the seeds of the comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from headway.scenario.scenario import Scenario
+
+MODEL = "llama-3.2-1b"
+REPLICAS = 4
+BLOCKS = 3000  # of each replica
+POSITIONS = 8192
+CLUSTER: dict[str, Any] = {
+    "instances": REPLICAS,
+    "gpu": "h200",
+    "model": MODEL,
+    "max_batch_tokens": 2048,
+    "max_batch_size": 64,
+    "kv": {"block_tokens": 16, "gpu_blocks": BLOCKS, "entry": "prompt"},
+}
+WORKLOADS: dict[str, dict[str, Any]] = {
+    # Conversations of a few turns; each starts with one of 48 system prompts.
+    "chat": {
+        "requests": 300,
+        "prompt_tokens": {"dist": "lognormal", "mean": 2200, "std": 150, "min": 2010, "max": 2800},
+        "output_tokens": {"dist": "lognormal", "mean": 60, "std": 40, "min": 4, "max": 250},
+        "prefix": {"groups": 48, "tokens": 2000, "popularity": {"dist": "zipf", "s": 0.8}},
+        "kind": {
+            "kind": "chat",
+            "turns": {"dist": "uniform", "min": 2, "max": 5},
+            "turn_tokens": {"dist": "lognormal", "mean": 250, "std": 200, "min": 8, "max": 1000},
+            "think_time": {"dist": "exponential", "mean": "150ms"},
+        },
+    },
+    # Questions about one of 80 documents.
+    "rag": {
+        "requests": 300,
+        "prompt_tokens": {"dist": "lognormal", "mean": 3150, "std": 60, "min": 3020, "max": 3600},
+        "output_tokens": {"dist": "lognormal", "mean": 60, "std": 40, "min": 4, "max": 250},
+        "prefix": {"groups": 80, "tokens": 3000, "popularity": {"dist": "zipf", "s": 0.9}},
+    },
+}
+RATES = {"chat": {"medium": "80/s", "high": "160/s"}, "rag": {"medium": "220/s", "high": "300/s"}}
+POLICIES = (
+    "round-robin", "least-loaded", "power-of-two", "session-affinity", "prefix-overlap", "lmetric", "weighted",
+    "least-prefill-work",
+)  # fmt: skip
+TRAIN, VALIDATION, TEST = range(1, 4), range(11, 14), range(101, 109)
+
+
+class Case(Struct, frozen=True):
+    """One run: a policy under one workload, load and seed."""
+
+    policy: str
+    workload: str
+    load: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.workload}-{self.load}-{self.policy}-{self.seed}"
+
+
+def document(workload: str, load: str, latency: dict[str, Any], routing: Any, seed: int = 1) -> dict[str, Any]:
+    return {
+        "defaults": "2026-11",
+        "cluster": CLUSTER | {"latency": latency},
+        "signals": {"poll_interval": "0s"},
+        "workload": WORKLOADS[workload] | {"rate": RATES[workload][load]},
+        "policies": {"routing": routing},
+        "seed": {"workload": seed, "simulation": seed, "jitter": seed},
+    }
+
+
+def scenario(case: Case, latency: dict[str, Any], own: dict[str, Any]) -> Scenario:
+    """Return the scenario of a case. `own` has the policies that are not named as in the catalogue."""
+    routing = own.get(case.policy, case.policy)
+    return Scenario.load(document(case.workload, case.load, latency, routing, case.seed))
+
+
+def cases(policies: Iterable[str], seeds: Iterable[int]) -> list[Case]:
+    seeds = list(seeds)
+    return [
+        Case(policy, workload, load, seed)
+        for seed in seeds
+        for workload, loads in RATES.items()
+        for load in loads
+        for policy in policies
+    ]
+
+
+def profile_latency(profile: Path, host_us: float, sequence_us: float, sizes: list[int]) -> dict[str, Any]:
+    return {
+        "model": "hardware",
+        "profile": str(profile),
+        "host": f"{host_us:.4g}us",
+        "host_sequence": f"{sequence_us:.4g}us",
+        "graph_sizes": sizes,
+    }

@@ -1,0 +1,63 @@
+"""The cluster in virtual time of benchmarks/gpu, with the simulator's step times in place of a GPU's."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+pytest.importorskip("numpy", reason="needs NumPy")
+
+from benchmarks.gpu import cases  # noqa: E402
+from benchmarks.gpu.scheduler import Row  # noqa: E402
+from benchmarks.gpu.steps import composition_of  # noqa: E402
+from benchmarks.gpu.virtual import COLUMNS, VirtualCluster  # noqa: E402
+from headway import simulate  # noqa: E402
+from headway.experiment.engines import engines  # noqa: E402
+from headway.scenario.scenario import Scenario  # noqa: E402
+from headway.types import PS_PER_SECOND  # noqa: E402
+
+LATENCY = {"model": "hardware", "profile": "h200", "host": "400us"}
+
+
+class Numbers:
+    """Generates numbers in place of tokens."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def run(self, rows: list[Row]) -> list[int]:
+        self.count += len(rows)
+        return list(range(self.count - len(rows), self.count))
+
+
+def serve(scenario: Scenario) -> dict[str, list[Any]]:
+    latency = engines(scenario.cluster)[0].latency
+
+    def simulated(replica: int, now_ps: int, rows: list[Row], wall_s: float) -> float:
+        step = composition_of(rows)
+        context = sum(step.contexts) + len(step.contexts)
+        return latency.run(len(step.contexts), context, step.chunks)[0] / PS_PER_SECOND
+
+    got = VirtualCluster(scenario, Numbers(), simulated, 128_256).run()
+    return dict(zip(COLUMNS, zip(*(each.columns() for each in got.requests), strict=True), strict=True))
+
+
+@pytest.mark.parametrize("workload", ["chat", "rag"])
+def test_the_cluster_serves_the_same_requests_as_the_simulator(workload: str) -> None:
+    case = cases.Case("lmetric", workload, "high", 1)
+    scenario = cases.scenario(case, LATENCY, {})
+    served, simulated = serve(scenario), simulate(scenario, progress=False).requests
+    for name in ("prompt_tokens", "output_tokens"):
+        assert sorted(served[name]) == sorted(simulated.column(name))
+    assert len(served["id"]) == cases.WORKLOADS[workload]["requests"]
+
+    def mean(columns: Any, name: str) -> float:
+        return sum(end - begin for end, begin in zip(columns(name), columns("arrival_ps"), strict=True)) / 300 / 1e9
+
+    for name in ("first_token_ps", "finished_ps"):
+        assert mean(served.__getitem__, name) == pytest.approx(mean(simulated.column, name), rel=0.05)
+    assert sum(served["cached_tokens"]) == pytest.approx(sum(simulated.column("cached_tokens")), rel=0.03)
