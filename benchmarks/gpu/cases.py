@@ -46,10 +46,18 @@ WORKLOADS: dict[str, dict[str, Any]] = {
 }
 RATES = {"chat": {"medium": "80/s", "high": "160/s"}, "rag": {"medium": "220/s", "high": "300/s"}}
 POLICIES = (
-    "round-robin", "least-loaded", "power-of-two", "session-affinity", "prefix-overlap", "lmetric", "weighted",
-    "least-prefill-work",
-)  # fmt: skip
+    "round-robin",
+    "least-loaded",
+    "session-affinity",
+    "lmetric",
+    "prefix-overlap",
+    "kv-aware-spill",
+    "weighted",
+)
+FINAL = ("prefix-overlap",)  # the built-in policy that is best in simulation on the validation seeds
+OWN = ("searched", "tuned")  # policies of the searches
 TRAIN, VALIDATION, TEST = range(1, 4), range(11, 14), range(101, 109)
+TABLE_SEEDS = 5  # the first seeds of TEST, under which all policies run
 
 
 class Case(Struct, frozen=True):
@@ -93,11 +101,6 @@ def cases(policies: Iterable[str], seeds: Iterable[int]) -> list[Case]:
     ]
 
 
-def profile_latency(profile: Path, host_us: float, sequence_us: float, sizes: list[int]) -> dict[str, Any]:
-    return {
-        "model": "hardware",
-        "profile": str(profile),
-        "host": f"{host_us:.4g}us",
-        "host_sequence": f"{sequence_us:.4g}us",
-        "graph_sizes": sizes,
-    }
+def profile_latency(profile: Path, host_us: float, sequence_us: float) -> dict[str, Any]:
+    host, each = f"{host_us:.4g}us", f"{sequence_us:.4g}us"
+    return {"model": "hardware", "profile": str(profile), "host": host, "host_sequence": each}

@@ -10,7 +10,6 @@ from time import perf_counter
 from typing import Any
 
 import torch
-
 from benchmarks.gpu import cases
 from benchmarks.gpu.cases import BLOCKS, MODEL, POSITIONS, REPLICAS, Case
 from benchmarks.gpu.cuda import CudaBackend

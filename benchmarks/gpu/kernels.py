@@ -151,7 +151,7 @@ def combine(part_sums, part_peaks, part_weights, parts, out, HEADS: tl.constexpr
     peak = tl.full([HEADS], -1.0e30, tl.float32)
     weight = tl.zeros([HEADS], tl.float32)
     sums = tl.zeros([HEADS, HEAD], tl.float32)
-    for number in range(0, count):
+    for number in range(count):
         row = (first + number * distance) * HEADS + head
         other = tl.load(part_peaks + row)
         higher = tl.maximum(peak, other)

@@ -11,14 +11,15 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 pytest.importorskip("numpy", reason="needs NumPy")
 
-from benchmarks.gpu import cases  # noqa: E402
-from benchmarks.gpu.scheduler import Row  # noqa: E402
-from benchmarks.gpu.steps import composition_of  # noqa: E402
-from benchmarks.gpu.virtual import COLUMNS, VirtualCluster  # noqa: E402
-from headway import simulate  # noqa: E402
-from headway.experiment.engines import engines  # noqa: E402
-from headway.scenario.scenario import Scenario  # noqa: E402
-from headway.types import PS_PER_SECOND  # noqa: E402
+from benchmarks.gpu import cases
+from benchmarks.gpu.scheduler import Row
+from benchmarks.gpu.steps import composition_of
+from benchmarks.gpu.virtual import COLUMNS, VirtualCluster
+
+from headway import simulate
+from headway.experiment.engines import engines
+from headway.scenario.scenario import Scenario
+from headway.types import PS_PER_SECOND
 
 LATENCY = {"model": "hardware", "profile": "h200", "host": "400us"}
 
