@@ -23,28 +23,38 @@ CLUSTER: dict[str, Any] = {
     "kv": {"block_tokens": 16, "gpu_blocks": BLOCKS, "entry": "prompt"},
 }
 WORKLOADS: dict[str, dict[str, Any]] = {
-    # Conversations of a few turns; each starts with one of 48 system prompts.
+    # Conversations of a few turns; each starts with one of 40 system prompts, whose lengths differ.
     "chat": {
         "requests": 300,
-        "prompt_tokens": {"dist": "lognormal", "mean": 2200, "std": 150, "min": 2010, "max": 2800},
+        "prompt_tokens": {"dist": "lognormal", "mean": 150, "std": 120, "min": 10, "max": 700},
         "output_tokens": {"dist": "lognormal", "mean": 60, "std": 40, "min": 4, "max": 250},
-        "prefix": {"groups": 48, "tokens": 2000, "popularity": {"dist": "zipf", "s": 0.8}},
+        "prefix": {
+            "groups": 40,
+            "added": True,
+            "tokens": {"dist": "lognormal", "mean": 1800, "std": 1000, "min": 300, "max": 3600},
+            "popularity": {"dist": "zipf", "s": 0.8},
+        },
         "kind": {
             "kind": "chat",
             "turns": {"dist": "uniform", "min": 2, "max": 5},
-            "turn_tokens": {"dist": "lognormal", "mean": 250, "std": 200, "min": 8, "max": 1000},
-            "think_time": {"dist": "exponential", "mean": "150ms"},
+            "turn_tokens": {"dist": "lognormal", "mean": 250, "std": 200, "min": 8, "max": 800},
+            "think_time": {"dist": "exponential", "mean": "100ms"},
         },
     },
-    # Questions about one of 80 documents.
+    # Questions about one of 50 documents, whose lengths differ.
     "rag": {
         "requests": 300,
-        "prompt_tokens": {"dist": "lognormal", "mean": 3150, "std": 60, "min": 3020, "max": 3600},
+        "prompt_tokens": {"dist": "lognormal", "mean": 120, "std": 80, "min": 20, "max": 600},
         "output_tokens": {"dist": "lognormal", "mean": 60, "std": 40, "min": 4, "max": 250},
-        "prefix": {"groups": 80, "tokens": 3000, "popularity": {"dist": "zipf", "s": 0.9}},
+        "prefix": {
+            "groups": 50,
+            "added": True,
+            "tokens": {"dist": "lognormal", "mean": 2400, "std": 1600, "min": 400, "max": 4800},
+            "popularity": {"dist": "zipf", "s": 1.0},
+        },
     },
 }
-RATES = {"chat": {"medium": "80/s", "high": "160/s"}, "rag": {"medium": "220/s", "high": "300/s"}}
+RATES = {"chat": {"medium": "100/s", "high": "250/s"}, "rag": {"medium": "300/s", "high": "420/s"}}
 POLICIES = (
     "round-robin",
     "least-loaded",
