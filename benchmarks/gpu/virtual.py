@@ -28,10 +28,13 @@ from headway.latency.base import Estimator
 from headway.policies.context import Context
 from headway.policies.registry import entry_of
 from headway.scenario.scenario import Scenario
+from headway.sim.recent_values import BusyWindow
+from headway.sim.reported_signals import BUSY_WINDOW, WATTS_WINDOW
 from headway.streams import derive, stream
 from headway.types import NEVER, PS_PER_SECOND
+from headway.views.instance import InstanceView
 
-KNOWN_SIGNALS = ("queued", "running", "kv_used")  # reported signals that this cluster maintains
+KNOWN_SIGNALS = ("queued", "running", "kv_used", "busy", "watts")  # reported signals that this cluster maintains
 # Returns the duration of a step in seconds. Arguments: the replica, its time, the rows, and the measured seconds.
 Clock = Callable[[int, int, list[Row], float], float]
 
@@ -61,6 +64,32 @@ COLUMNS = (
     "id", "arrival_ps", "started_ps", "first_token_ps", "finished_ps", "instance", "prompt_tokens", "output_tokens",
     "cached_tokens", "preemptions",
 )  # fmt: skip
+
+
+class Load:
+    """The busy share of a replica, and the power that follows from it as in the simulator: one GPU plays all replicas,
+    so that its own power says nothing about one of them."""
+
+    def __init__(self, idle_watts: float, busy_watts: float) -> None:
+        self.idle_watts, self.span_watts = idle_watts, busy_watts - idle_watts
+        self.short, self.long = BusyWindow(BUSY_WINDOW), BusyWindow(WATTS_WINDOW)
+        self.busy_from, self.busy_ps = -1, 0
+
+    def start(self, now: int) -> None:
+        if self.busy_from < 0:
+            self.busy_from = now
+
+    def rest(self, now: int) -> None:
+        if self.busy_from >= 0:
+            for window in (self.short, self.long):
+                window.add(self.busy_from, now)
+            self.busy_ps += now - self.busy_from
+            self.busy_from = -1
+
+    def show(self, view: InstanceView, origin: int, now: int) -> None:
+        view.busy = self.short.share(origin, now, self.busy_ps, self.busy_from)
+        share = self.long.share(origin, now, self.busy_ps, self.busy_from)
+        view.watts = self.idle_watts + self.span_watts * share
 
 
 @dataclass
@@ -99,6 +128,8 @@ class VirtualCluster:
             belief=setup.signals.belief,
         )
         self.control = ControlPlane(context, *stages, None, running(self.policies["estimator"], stages))
+        self.loads = [Load(engine.idle_watts, engine.busy_watts) for engine in setup.engines]
+        self.origin = -1  # time of the first decision
         self.ends: list[tuple[int, int]] = []  # heap of (end of a step, replica)
         self.busy = [False] * count
         self.result = Measured()
@@ -138,7 +169,12 @@ class VirtualCluster:
         while self.traffic.next_ps == now:  # the next turn of a session, without a pause
             self._arrive(now)
         for place, replica in enumerate(self.replicas):
-            if not self.busy[place] and not replica.idle:
+            if self.busy[place]:
+                continue
+            if replica.idle:
+                self.loads[place].rest(now)
+            else:
+                self.loads[place].start(now)
                 start = perf_counter()
                 rows = replica.begin(now)
                 seconds = self.clock(place, now, rows, perf_counter() - start)
@@ -152,6 +188,9 @@ class VirtualCluster:
         planned = self.traffic.take()
         request = planned.request
         job = new_job(request.id, self.prompts.tokens(request.path), planned.output_tokens, self.limits.block_tokens)
+        self.origin = now if self.origin < 0 else self.origin
+        for load, view in zip(self.loads, self.views, strict=True):
+            load.show(view, self.origin, now)
         answer = self.control.arrive(now, request)
         assert isinstance(answer, Flight), "the policies of this comparison admit and route every request at once"
         place = answer.view.index

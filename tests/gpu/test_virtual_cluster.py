@@ -47,9 +47,9 @@ def serve(scenario: Scenario) -> dict[str, list[Any]]:
     return dict(zip(COLUMNS, zip(*(each.columns() for each in got.requests), strict=True), strict=True))
 
 
-@pytest.mark.parametrize("workload", ["chat", "rag"])
-def test_the_cluster_serves_the_same_requests_as_the_simulator(workload: str) -> None:
-    case = cases.Case("lmetric", workload, "high", 1)
+@pytest.mark.parametrize(("workload", "policy"), [("chat", "lmetric"), ("rag", "kv-aware-spill"), ("rag", "weighted")])
+def test_the_cluster_serves_the_same_requests_as_the_simulator(workload: str, policy: str) -> None:
+    case = cases.Case(policy, workload, "high", 1)
     scenario = cases.scenario(case, LATENCY, {})
     served, simulated = serve(scenario), simulate(scenario, progress=False).requests
     for name in ("prompt_tokens", "output_tokens"):
