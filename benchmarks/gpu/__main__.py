@@ -1,47 +1,66 @@
-"""Commands. `smoke`, `calibrate` and `measure` need a CUDA GPU; `predict` and `table` do not.
+"""Predict a cluster of engines on one GPU, measure it, and compare.
 
-python -m benchmarks.gpu smoke OUT             # are the tokens right, and do replicas disturb each other?
-python -m benchmarks.gpu calibrate OUT         # measured steps: OUT/steps.csv
-python -m benchmarks.gpu predict OUT           # profile, predicted table and its hash
-python -m benchmarks.gpu measure OUT           # the measured runs, for at most --minutes; call it until it is done
-python -m benchmarks.gpu table OUT             # predicted and measured side by side
+    python -m benchmarks.gpu all OUT               # everything below, in this order
+    python -m benchmarks.gpu smoke OUT             # are the tokens right, and how long do a few steps take?
+    python -m benchmarks.gpu calibrate OUT         # measured steps: OUT/steps.csv
+    python -m benchmarks.gpu predict OUT           # profile, predicted table and its hash
+    python -m benchmarks.gpu measure OUT           # the runs in virtual time, for at most --minutes; repeat until done
+    python -m benchmarks.gpu live OUT              # over HTTP: one engine in real time, several in dilated time
+    python -m benchmarks.gpu table OUT             # predicted and measured side by side
+
+`predict` and `table` need no GPU. The others need PyTorch, Triton and a CUDA GPU, `predict` needs SciPy, and `live` the
+extra `gateway`. OUT/own.json has the searched policies by name, in the form of a scenario's routing policy.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
-COMMANDS = ("smoke", "calibrate", "predict", "measure", "table")
+ON_GPU = ("smoke", "calibrate", "measure", "live")
+ORDER = ("smoke", "calibrate", "predict", "measure", "live", "table")
+OWN = Path(__file__).with_name("own.json")  # the policies of docs/confirmed.md
+
+
+def has_gpu() -> bool:
+    if find_spec("torch") is None or find_spec("triton") is None:
+        return False
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+def run(command: str, out: Path, minutes: float) -> None:
+    if command in ON_GPU:
+        from benchmarks.gpu import device
+
+        if command == "measure":
+            device.measure(out, minutes)
+        else:
+            getattr(device, command)(out)
+    else:
+        from benchmarks.gpu import confirm
+
+        getattr(confirm, command)(out)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=COMMANDS)
+    parser.add_argument("command", choices=("all", *ORDER))
     parser.add_argument("out", type=Path, help="folder of the results")
-    parser.add_argument("--minutes", type=float, default=8.5, help="begin no run after this time")
+    parser.add_argument("--minutes", type=float, default=8.5, help="begin no measured run after this time")
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    if options.command in ("predict", "table"):
-        from benchmarks.gpu import confirm
-
-        getattr(confirm, options.command)(options.out)
-        return
-    try:
-        import torch
-
-        there = torch.cuda.is_available()
-    except ImportError:
-        there = False
-    if not there:
+    commands = ORDER if options.command == "all" else (options.command,)
+    if not has_gpu() and any(command in ON_GPU for command in commands):
         sys.exit(f"{options.command}: needs PyTorch, Triton and a CUDA GPU, and found none here.")
-    from benchmarks.gpu import device
-
-    if options.command == "measure":
-        device.measure(options.out, options.minutes)
-    else:
-        getattr(device, options.command)(options.out)
+    options.out.mkdir(parents=True, exist_ok=True)
+    if not (options.out / "own.json").exists() and OWN.exists():
+        shutil.copy(OWN, options.out / "own.json")
+    for command in commands:
+        run(command, options.out, float("inf") if options.command == "all" else options.minutes)
 
 
 main()

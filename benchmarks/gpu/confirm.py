@@ -16,6 +16,7 @@ from typing import Any
 from benchmarks.gpu import cases
 from benchmarks.gpu.cases import MODEL, Case
 from benchmarks.gpu.figures import FIGURES, Row, Run, figures, lead, order, side_by_side
+from benchmarks.gpu.plot import plot
 
 from headway import calibrate, simulate
 from headway.results.statistics import Interval
@@ -124,6 +125,7 @@ def table(out: Path) -> None:
         if name == "all" and found.wrong:
             print("  wrong:", "; ".join(found.wrong))
     print("\n".join(lead_lines(predicted, measured)))
+    (out / "confirmed.svg").write_text(plot(rows))
 
 
 def table_lines(rows: list[Row]) -> list[str]:

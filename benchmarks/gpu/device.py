@@ -6,6 +6,7 @@ import gzip
 import json
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from benchmarks.gpu import cases
 from benchmarks.gpu.cases import BLOCKS, MODEL, POSITIONS, REPLICAS, Case
 from benchmarks.gpu.cuda import CudaBackend
+from benchmarks.gpu.live import run_live
 from benchmarks.gpu.model import SHAPES, Weights, generate
 from benchmarks.gpu.scheduler import Limits, Replica, Row, new_job
 from benchmarks.gpu.steps import Maker, composition_of, step_row, time_among_others, time_grid, write_steps
@@ -155,26 +157,55 @@ def calibrate(out: Path) -> None:
         json.dump(every, file)
 
 
+def live(out: Path) -> None:
+    """Run one engine in real time, and replicas in dilated time, both behind the real gateway over HTTP."""
+    latency, own = read_plan(out)[:2]
+    backend = engine()
+
+    def clock(replica: Replica) -> float:
+        start = perf_counter()
+        replica.begin(0)
+        return perf_counter() - start
+
+    runs = [(f"single-{name}", 1.0, cases.single(name, latency)) for name in cases.SINGLE]
+    runs += [(f"dilated-{name}", cases.DILATION, cases.dilated(name, latency, own)) for name in cases.DILATED]
+    with gzip.open(out / "live.jsonl.gz", "wt") as file:
+        for name, dilation, scenario in runs:
+            start = perf_counter()
+            with TemporaryDirectory() as folder:
+                result, lags = run_live(scenario, backend, clock, dilation, VOCABULARY, Path(folder, "run"))
+            names = [column for column in COLUMNS if column not in ("id", "preemptions")]
+            rows = list(zip(*(result.requests.column(column) for column in names), strict=True))
+            file.write(json.dumps({"run": name, "columns": names, "requests": rows, "lags": lags}) + "\n")
+            found = result.summary()
+            ttft, e2e = (found["latency"][each]["mean"] for each in ("ttft", "e2e"))
+            hit, done = found["cache"]["token_hit_ratio"], found["requests"]["completed"]
+            say(f"{name}: {done} completed, TTFT {ttft:.2f} ms, E2E {e2e:.1f} ms, hits {hit}, lags {lags}", start)
+
+
+def read_plan(out: Path) -> tuple[dict[str, Any], dict[str, Any], list[tuple[Any, ...]]]:
+    plan = json.loads((out / "plan.json").read_text())
+    latency = plan["latency"] | {"profile": str(out.resolve() / plan["latency"]["profile"])}
+    return latency, plan["own"], [tuple(case) for case in plan["cases"]]
+
+
 def measure(out: Path, minutes: float) -> None:
     """Measure the runs that no file of the folder has, in shuffled order, seed by seed."""
-    plan = json.loads((out / "plan.json").read_text())
-    latency = plan["latency"]
-    if "profile" in latency:
-        latency["profile"] = str(out / latency["profile"])
+    latency, own, runs = read_plan(out)
     done = set()
     for file in sorted(out.glob("measured-*.jsonl.gz")):
         with gzip.open(file, "rt") as lines:
             done |= {tuple(json.loads(line)["case"]) for line in lines}
-    left = [tuple(case) for case in plan["cases"] if tuple(case) not in done]
+    left = [case for case in runs if case not in done]
     start, backend = perf_counter(), engine()
-    run_case(backend, Case("round-robin", "rag", "high", 1), latency, plan["own"])  # a warm-up
+    run_case(backend, Case("round-robin", "rag", "high", 1), latency, own)  # a warm-up
     count = 0
     place = out / f"measured-{len(list(out.glob('measured-*.jsonl.gz'))) + 1}.jsonl.gz"
     with gzip.open(place, "wt", compresslevel=6) as file:
         for case in left:
             if perf_counter() - start > minutes * 60:
                 break
-            served, _ = run_case(backend, Case(*case), latency, plan["own"])
+            served, _ = run_case(backend, Case(*case), latency, own)
             file.write(json.dumps(served) + "\n")
             count += 1
             say(f"{Case(*case).name}: {summary(served)}; {served['wall_s']:.1f} s for {served['busy_s']:.1f} s")
