@@ -65,7 +65,7 @@ POLICIES = (
     "weighted",
 )
 # The built-in policies that are best in simulation on the validation seeds: by TTFT, and by E2E.
-FINAL = ("kv-aware-spill", "prefix-overlap")
+FINAL = ("kv-aware-spill", "weighted")
 OWN = ("searched", "tuned")  # policies of the searches
 TRAIN, VALIDATION, TEST = range(1, 4), range(11, 14), range(101, 109)
 LIVE_SEED = 201
@@ -107,7 +107,7 @@ SINGLE = {"low": ("15/s", BLOCKS), "medium": ("40/s", BLOCKS), "high": ("60/s", 
 SINGLE_REQUESTS = 160
 LIVE_SIGNALS = {"poll_interval": "20ms"}
 DILATION = 8.0
-DILATED = ("round-robin", "prefix-overlap", "searched")
+DILATED = ("round-robin", "kv-aware-spill", "searched")
 
 
 def single(name: str, latency: dict[str, Any]) -> Scenario:

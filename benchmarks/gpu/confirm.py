@@ -22,6 +22,7 @@ from headway import calibrate, simulate
 from headway.results.statistics import Interval
 
 PROFILE = "profile.yaml"
+LATENCY = "latency.json"
 PREDICTED = "predicted.csv"
 RECORDS = "measured-*.jsonl.gz"
 SIDES = ("predicted", "measured")
@@ -45,15 +46,20 @@ def host_line(steps: list[dict[str, Any]]) -> tuple[float, float]:
 
 
 def fit(out: Path) -> dict[str, Any]:
-    """Fit the profile to the measured steps, and return the section `cluster.latency`, with a path relative to the
-    folder."""
-    found = calibrate(out / "steps.csv", "h200", MODEL, out / PROFILE, "0us", MEASURED_WITH, progress=False)
-    for error in found.errors:
+    """Return the section `cluster.latency`, with a path relative to the folder. If there is no profile yet, fit it to
+    the measured steps."""
+    if (out / LATENCY).exists():
+        found: dict[str, Any] = json.loads((out / LATENCY).read_text())
+        return found
+    fitted = calibrate(out / "steps.csv", "h200", MODEL, out / PROFILE, "0us", MEASURED_WITH, progress=False)
+    for error in fitted.errors:
         print(f"{error.phase}: {error.steps} steps held out, median {error.median:.1%}, p90 {error.p90:.1%}")
     with gzip.open(out / "traffic.json.gz", "rt") as file:
         base, each = host_line(json.load(file))
     print(f"host: {base:.1f} µs per step and {each:.1f} µs per sequence")
-    return cases.profile_latency(Path(PROFILE), base, each)
+    latency = cases.profile_latency(Path(PROFILE), base, each)
+    (out / LATENCY).write_text(json.dumps(latency))
+    return latency
 
 
 def predict(out: Path) -> None:
@@ -64,7 +70,7 @@ def predict(out: Path) -> None:
     runs = planned(list(own))
     (out / "plan.json").write_text(json.dumps({"latency": latency, "own": own, "cases": runs}, indent=1))
     jobs = [(Case(*run), latency | {"profile": str(out / PROFILE)}, own) for run in runs]
-    with Pool(2) as pool, (out / PREDICTED).open("w", newline="") as file:
+    with Pool() as pool, (out / PREDICTED).open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["policy", "workload", "load", "seed", *FIGURES])
         for run, found in zip(runs, pool.imap(predict_one, jobs), strict=True):
