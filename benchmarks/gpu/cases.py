@@ -67,7 +67,7 @@ POLICIES = (
 # The built-in policies that are best in simulation on the validation seeds: by TTFT, and by E2E.
 FINAL = ("kv-aware-spill", "weighted")
 OWN = ("searched", "tuned")  # policies of the searches
-TRAIN, VALIDATION, TEST = range(1, 4), range(11, 14), range(101, 109)
+TRAIN, VALIDATION, TEST = range(1, 5), range(11, 15), range(101, 115)
 LIVE_SEED = 201
 TABLE_SEEDS = 6  # the first seeds of TEST, under which all policies run
 
