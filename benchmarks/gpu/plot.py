@@ -9,7 +9,7 @@ from benchmarks.gpu.figures import FIGURES, Row
 
 PANEL, GAP, MARGIN = 300, 60, 50
 NAMES = {"ttft": "mean TTFT (ms)", "tpot": "mean TPOT (ms)", "e2e": "mean E2E (ms)", "hit": "hit ratio"}
-COLOURS = ("#1f6feb", "#d1242f", "#2da44e", "#8250df", "#bf8700", "#0a7ea4", "#57606a", "#e16f24")
+COLOURS = ("#1f6feb", "#d1242f", "#2da44e", "#8250df", "#bf8700", "#0a7ea4", "#57606a", "#e16f24", "#1b1f24")
 STYLE = "font-family:sans-serif;font-size:12px;fill:#57606a"
 
 
