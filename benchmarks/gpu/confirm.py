@@ -25,6 +25,7 @@ PROFILE = "profile.yaml"
 LATENCY = "latency.json"
 PREDICTED = "predicted.csv"
 RECORDS = "measured-*.jsonl.gz"
+LIVE = "live.jsonl.gz"
 SIDES = ("predicted", "measured")
 DIGITS = {"tpot": 3, "hit": 3}
 MEASURED_WITH = "measured with benchmarks/gpu"
@@ -35,12 +36,14 @@ COLUMNS = (
 
 
 def host_line(steps: list[dict[str, Any]]) -> tuple[float, float]:
-    """Return the host's time per step and per sequence in µs, by least squares over steps of real traffic. The host's
-    time is what a step takes beyond its GPU time."""
+    """Return the host's time per step and per sequence in µs, by least squares over the steps of real traffic that only
+    decode. The host's time is what a step takes beyond its GPU time. Steps with chunks take more of it; they are left
+    out, because a line through all steps would charge decodes for the chunks."""
     import numpy as np
 
-    host = np.array([float(step["wall_ms"]) - float(step["median_ms"]) for step in steps]) * 1000
-    sequences = np.array([step["batch"] + step["n_prefill"] for step in steps], float)
+    decodes = [step for step in steps if not step["n_prefill"]]
+    host = np.array([float(step["wall_ms"]) - float(step["median_ms"]) for step in decodes]) * 1000
+    sequences = np.array([step["batch"] for step in decodes], float)
     (base, each), *_ = np.linalg.lstsq(np.stack([np.ones_like(sequences), sequences], 1), host, rcond=None)
     return float(base), float(each)
 
@@ -69,15 +72,19 @@ def predict(out: Path) -> None:
     own = json.loads((out / "own.json").read_text()) if (out / "own.json").exists() else {}
     runs = planned(list(own))
     (out / "plan.json").write_text(json.dumps({"latency": latency, "own": own, "cases": runs}, indent=1))
-    jobs = [(Case(*run), latency | {"profile": str(out / PROFILE)}, own) for run in runs]
-    with Pool() as pool, (out / PREDICTED).open("w", newline="") as file:
+    write_predicted(out / PREDICTED, runs, latency | {"profile": str(out / PROFILE)}, own)
+    digest = hashlib.sha256((out / PREDICTED).read_bytes()).hexdigest()
+    (out / "predicted.sha256").write_text(f"{digest}  {PREDICTED}\n")
+    print(f"predicted {len(runs)} runs; sha256 {digest}")
+
+
+def write_predicted(path: Path, runs: list[list[Any]], latency: dict[str, Any], own: dict[str, Any]) -> None:
+    jobs = [(Case(*run), latency, own) for run in runs]
+    with Pool() as pool, path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["policy", "workload", "load", "seed", *FIGURES])
         for run, found in zip(runs, pool.imap(predict_one, jobs), strict=True):
             writer.writerow([*run, *(f"{found[name]:.6f}" for name in FIGURES)])
-    digest = hashlib.sha256((out / PREDICTED).read_bytes()).hexdigest()
-    (out / "predicted.sha256").write_text(f"{digest}  {PREDICTED}\n")
-    print(f"predicted {len(runs)} runs; sha256 {digest}")
 
 
 def planned(own: list[str]) -> list[list[Any]]:
@@ -125,13 +132,15 @@ def table(out: Path) -> None:
     """Print predicted and measured side by side, the errors, the order of pairs, and the searched policy's lead."""
     predicted, measured = read_predicted(out), read_measured(out)
     rows = side_by_side(predicted, measured)
+    (out / "confirmed.svg").write_text(plot(rows))
     print("\n".join([*table_lines(rows), "", *error_lines(rows), ""]))
     for name, found in order(rows).items():
         print(f"order, {name}: {found.right} of {found.pairs} pairs right")
         if name == "all" and found.wrong:
             print("  wrong:", "; ".join(found.wrong))
-    print("\n".join(lead_lines(predicted, measured)))
-    (out / "confirmed.svg").write_text(plot(rows))
+    print("\n".join(["", *lead_lines(predicted, measured)]))
+    if (out / LIVE).exists():
+        print("\n".join(["", *live_lines(out)]))
 
 
 def table_lines(rows: list[Row]) -> list[str]:
@@ -165,18 +174,52 @@ def error_lines(rows: list[Row]) -> list[str]:
 
 
 def lead_lines(predicted: dict[Run, dict[str, float]], measured: dict[Run, dict[str, float]]) -> list[str]:
-    lines = []
+    """Return by how much the searched and the tuned policy are ahead of the policies of the final comparison."""
+    lines = ["| policy | ahead of | workload | load | TTFT, predicted | measured | E2E, predicted | measured |"]
+    lines.append("|---" * 8 + "|")
     predicted = {run: predicted[run] for run in measured}
-    policies, cells = sorted({run[0] for run in measured}), sorted({run[1:3] for run in measured})
+    cells = sorted({run[1:3] for run in measured})
     for policy in cases.OWN:
-        for other in policies:
-            for cell in cells if other != policy else ():
-                text = f"{policy} ahead of {other}, {' '.join(cell)}:"
-                for name in ("ttft", "e2e"):
-                    both = [_share(lead(runs, policy, other, cell, name)) for runs in (predicted, measured)]
-                    text += f" {name} {both[0]} predicted, {both[1]} measured;"
-                lines.append(text)
+        for other in (*cases.FINAL, *(own for own in cases.OWN if own > policy)):
+            for cell in cells:
+                values = [
+                    _share(lead(runs, policy, other, cell, name))
+                    for name in ("ttft", "e2e")
+                    for runs in (predicted, measured)
+                ]
+                lines.append(f"| {policy} | {other} | {' | '.join((*cell, *values))} |")
     return lines
+
+
+def live_lines(out: Path) -> list[str]:
+    """Return the runs over HTTP, predicted without and with the mean lag of a step as host time."""
+    latency, own = read_plan(out)[:2]
+    lines = ["| run | figure | measured | predicted | with the lag |", "|---" * 5 + "|"]
+    with gzip.open(out / LIVE, "rt") as file:
+        for record in map(json.loads, file):
+            kind, name = record["run"].split("-", 1)
+            measured = figures(
+                dict(zip(record["columns"], map(list, zip(*record["requests"], strict=True)), strict=True))
+            )
+            steps = sum(each["steps"] for each in record["lags"])
+            lag_us = sum(each["mean_lag_ms"] * each["steps"] for each in record["lags"]) / steps * 1000
+            found = []
+            for more in (0.0, lag_us):
+                slower = latency | {"host": f"{float(latency['host'].removesuffix('us')) + more:.4g}us"}
+                run = cases.single(name, slower) if kind == "single" else cases.dilated(name, slower, own)
+                requests = simulate(run, progress=False).requests
+                found.append(figures({column: requests.column(column) for column in COLUMNS[1:]}))
+            for figure in FIGURES:
+                digits = DIGITS.get(figure, 1)
+                values = [f"{each[figure]:.{digits}f}" for each in (measured, *found)]
+                lines.append(f"| {record['run']}, lag {lag_us:.0f} µs | {figure} | {' | '.join(values)} |")
+    return lines
+
+
+def read_plan(out: Path) -> tuple[dict[str, Any], dict[str, Any], list[tuple[Any, ...]]]:
+    plan = json.loads((out / "plan.json").read_text())
+    latency = plan["latency"] | {"profile": str(out.resolve() / plan["latency"]["profile"])}
+    return latency, plan["own"], [tuple(case) for case in plan["cases"]]
 
 
 def _share(found: Interval | None) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from benchmarks.gpu import cases
 from benchmarks.gpu.cases import BLOCKS, MODEL, POSITIONS, REPLICAS, Case
+from benchmarks.gpu.confirm import LIVE, RECORDS, read_plan, records
 from benchmarks.gpu.cuda import CudaBackend
 from benchmarks.gpu.live import run_live
 from benchmarks.gpu.model import SHAPES, Weights, generate
@@ -169,7 +170,7 @@ def live(out: Path) -> None:
 
     runs = [(f"single-{name}", 1.0, cases.single(name, latency)) for name in cases.SINGLE]
     runs += [(f"dilated-{name}", cases.DILATION, cases.dilated(name, latency, own)) for name in cases.DILATED]
-    with gzip.open(out / "live.jsonl.gz", "wt") as file:
+    with gzip.open(out / LIVE, "wt") as file:
         for name, dilation, scenario in runs:
             start = perf_counter()
             with TemporaryDirectory() as folder:
@@ -183,24 +184,15 @@ def live(out: Path) -> None:
             say(f"{name}: {done} completed, TTFT {ttft:.2f} ms, E2E {e2e:.1f} ms, hits {hit}, lags {lags}", start)
 
 
-def read_plan(out: Path) -> tuple[dict[str, Any], dict[str, Any], list[tuple[Any, ...]]]:
-    plan = json.loads((out / "plan.json").read_text())
-    latency = plan["latency"] | {"profile": str(out.resolve() / plan["latency"]["profile"])}
-    return latency, plan["own"], [tuple(case) for case in plan["cases"]]
-
-
 def measure(out: Path, minutes: float) -> None:
     """Measure the runs that no file of the folder has, in shuffled order, seed by seed."""
     latency, own, runs = read_plan(out)
-    done = set()
-    for file in sorted(out.glob("measured-*.jsonl.gz")):
-        with gzip.open(file, "rt") as lines:
-            done |= {tuple(json.loads(line)["case"]) for line in lines}
+    done = {tuple(record["case"]) for record in records(out)}
     left = [case for case in runs if case not in done]
     start, backend = perf_counter(), engine()
     run_case(backend, Case("round-robin", "rag", "high", 1), latency, own)  # a warm-up
     count = 0
-    place = out / f"measured-{len(list(out.glob('measured-*.jsonl.gz'))) + 1}.jsonl.gz"
+    place = out / RECORDS.replace("*", str(len(list(out.glob(RECORDS))) + 1))
     with gzip.open(place, "wt", compresslevel=6) as file:
         for case in left:
             if perf_counter() - start > minutes * 60:
