@@ -17,7 +17,6 @@ from benchmarks.gpu import cases
 from benchmarks.gpu.cases import MODEL, Case
 from benchmarks.gpu.figures import FIGURES, Row, Run, figures, lead, order, side_by_side
 from benchmarks.gpu.plot import plot
-
 from headway import calibrate, simulate
 from headway.results.statistics import Interval
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import triton
+
 from benchmarks.gpu import kernels
 from benchmarks.gpu.model import EPSILON, Weights, rotations
 from benchmarks.gpu.scheduler import Row

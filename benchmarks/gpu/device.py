@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+
 from benchmarks.gpu import cases
 from benchmarks.gpu.cases import BLOCKS, MODEL, POSITIONS, REPLICAS, Case
 from benchmarks.gpu.confirm import LIVE, RECORDS, read_plan, records

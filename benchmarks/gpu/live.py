@@ -11,10 +11,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
+
 from benchmarks.gpu.scheduler import Backend, Replica
 from benchmarks.gpu.server import Server
 from benchmarks.gpu.virtual import limits_of
-
 from headway.results.result import Result
 from headway.scenario.scenario import Scenario
 from headway.twin.live_cluster import Process, gateway_file, meanwhile, serving, wait_until_applied, warm

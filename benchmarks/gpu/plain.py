@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+
 from benchmarks.gpu.model import Weights, attend, feed_forward, norm, rotate, rotations, split_heads
 from benchmarks.gpu.scheduler import Row
 

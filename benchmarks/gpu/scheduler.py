@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+
 from benchmarks.gpu.blocks import Blocks, chain
 
 

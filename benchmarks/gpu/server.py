@@ -21,7 +21,6 @@ from typing import Any
 
 from benchmarks.gpu.prompts import Prompts
 from benchmarks.gpu.scheduler import Backend, Job, Limits, Replica, new_job
-
 from headway.types import Path
 
 HEAD = b"HTTP/1.1 %d OK\r\ncontent-type: %b\r\nx-engine: %b\r\n%b\r\n"

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+
 from benchmarks.gpu.cases import MODEL, POSITIONS
 from benchmarks.gpu.scheduler import Job, Row
 

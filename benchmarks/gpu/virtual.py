@@ -19,7 +19,6 @@ from typing import Any
 
 from benchmarks.gpu.prompts import Prompts
 from benchmarks.gpu.scheduler import Backend, Job, Limits, Replica, Row, new_job
-
 from headway.control.expectations import running
 from headway.control.flights import Flight
 from headway.control.plane import ControlPlane

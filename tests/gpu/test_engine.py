@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-os.environ.setdefault("TRITON_INTERPRET", "1")
 torch = pytest.importorskip("torch", reason="needs PyTorch; its CPU wheel is enough")
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from benchmarks.gpu.model import SHAPES, Weights, generate  # noqa: E402
 from benchmarks.gpu.plain import PlainBackend  # noqa: E402
@@ -59,6 +56,7 @@ def check(jobs: list[Job], weights: Any) -> None:
         assert tokens[job.prompt :] == generate(weights, tokens[: job.prompt], job.most), job.id
 
 
+@pytest.mark.full
 def test_tokens_are_those_of_a_plain_version_with_chunks_shared_blocks_evictions_and_preemptions(weights: Any) -> None:
     jobs = requests(10, 90)
     replica = serve(PlainBackend(weights, BLOCKS), LIMITS, jobs, 3)
@@ -69,6 +67,7 @@ def test_tokens_are_those_of_a_plain_version_with_chunks_shared_blocks_evictions
     assert replica.blocks.held == 0
 
 
+@pytest.mark.full
 def test_the_kernels_compute_the_same_tokens_in_an_interpreter(weights: Any) -> None:
     pytest.importorskip("triton", reason="needs Triton")
     from benchmarks.gpu.cuda import CudaBackend

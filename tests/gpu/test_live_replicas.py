@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
 pytest.importorskip("numpy", reason="needs NumPy")
 
 from benchmarks.gpu import cases
 from benchmarks.gpu.live import run_live
 from benchmarks.gpu.scheduler import Replica, Row
 from benchmarks.gpu.steps import composition_of
-
 from headway import simulate
 from headway.experiment.engines import engines
 from headway.scenario.scenario import Scenario

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
 pytest.importorskip("numpy", reason="needs NumPy")
 
 from benchmarks.gpu import cases
 from benchmarks.gpu.scheduler import Row
 from benchmarks.gpu.steps import composition_of
 from benchmarks.gpu.virtual import COLUMNS, VirtualCluster
-
 from headway import simulate
 from headway.experiment.engines import engines
 from headway.scenario.scenario import Scenario
