@@ -38,7 +38,7 @@ def serve(backend: Backend, limits: Limits, jobs: list[Job], gap: int) -> Replic
     return replica
 
 
-def requests(count: int, most: int) -> list[Job]:
+def requests(count: int, most: int, longest: int = 40) -> list[Job]:
     """Return requests whose prompts share one of two beginnings."""
     draw = Random(1)
     starts = [[draw.randrange(1000) for _ in range(70)] for _ in range(2)]
@@ -46,7 +46,7 @@ def requests(count: int, most: int) -> list[Job]:
     for number in range(count):
         own = [draw.randrange(1000) for _ in range(draw.randrange(1, most))]
         prompt = starts[number % 2][: draw.choice((40, 70))] + own
-        jobs.append(new_job(number, prompt, draw.randrange(1, 40), 16))
+        jobs.append(new_job(number, prompt, draw.randrange(1, longest), 16))
     return jobs
 
 
@@ -74,7 +74,7 @@ def test_the_kernels_compute_the_same_tokens_in_an_interpreter(weights: Any) -> 
 
     if torch.cuda.is_available():
         pytest.skip("with a GPU, `python -m benchmarks.gpu smoke` checks the compiled kernels")
-    jobs = requests(4, 30)
+    jobs = requests(3, 10, 8)
     limits = Limits(blocks=16, max_batch_tokens=64, max_batch_size=4)
     backend = CudaBackend(weights, 16, max_batch_tokens=64, max_batch_size=4, positions=512)
     serve(backend, limits, jobs, 2)
