@@ -30,14 +30,14 @@ class Scale:
 def plot(rows: Sequence[Row]) -> str:
     policies = sorted({row.policy for row in rows})
     colours = dict(zip(policies, COLOURS, strict=False))
-    width, height = 2 * (PANEL + GAP) + MARGIN, 2 * (PANEL + GAP) + MARGIN + 20
+    width, height = 2 * (PANEL + GAP) + MARGIN, 2 * (PANEL + GAP) + MARGIN + 40
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" style="{STYLE}">']
     for number, figure in enumerate(FIGURES):
         left, top = MARGIN + number % 2 * (PANEL + GAP), 20 + number // 2 * (PANEL + GAP)
         own = [row for row in rows if row.figure == figure]
         parts.append(f'<g transform="translate({left} {top})">{panel(own, figure, colours)}</g>')
     for place, (policy, colour) in enumerate(colours.items()):
-        x, y = MARGIN + place % 4 * 170, height - 34 + place // 4 * 18
+        x, y = MARGIN + place % 4 * 170, height - 54 + place // 4 * 18
         parts.append(f'<circle cx="{x}" cy="{y - 4}" r="4" fill="{colour}"/><text x="{x + 8}" y="{y}">{policy}</text>')
     return "\n".join([*parts, "</svg>", ""])
 

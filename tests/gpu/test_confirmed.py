@@ -67,8 +67,10 @@ def test_the_simulator_still_predicts_what_it_predicted() -> None:
     assert found == pytest.approx(confirm.read_predicted(RECORDS)[VALIDATED], rel=0.01)
 
 
-def test_headway_validate_reads_a_measured_run(tmp_path: Path) -> None:
-    record = next(each for each in confirm.records(RECORDS) if tuple(each["case"]) == VALIDATED)
+@pytest.mark.parametrize(("workload", "load"), [(name, load) for name, loads in cases.RATES.items() for load in loads])
+def test_headway_validate_agrees_with_a_measured_run(workload: str, load: str, tmp_path: Path) -> None:
+    run = ("searched", workload, load, 101)
+    record = next(each for each in confirm.records(RECORDS) if tuple(each["case"]) == run)
     columns = confirm.columns_of(record)
     times = {"arrival": "arrival_ps", "first_token": "first_token_ps", "last_token": "finished_ps"}
     rows = []
@@ -77,7 +79,7 @@ def test_headway_validate_reads_a_measured_run(tmp_path: Path) -> None:
         row |= {name: columns[column][number] / PS_PER_SECOND for name, column in times.items()}
         rows.append(json.dumps(row) + "\n")
     (tmp_path / "measured.jsonl").write_text("".join(rows))
-    simulate(cases.scenario(Case(*VALIDATED), LATENCY, OWN), progress=False).save(tmp_path / "run")
+    simulate(cases.scenario(Case(*run), LATENCY, OWN), progress=False).save(tmp_path / "run")
     done = call_headway(("validate", "run", "--against", "measured.jsonl", "--json"), tmp_path, {})
     found = json.loads(done.stdout)
     assert found["requests"]["recorded"] == {"answered": 300, "requests": 300}
