@@ -13,6 +13,12 @@ SPEC_SHEET = "spec sheet"
 SEEN = "The vendor's GB decide gpu_blocks: auto. GiB seen are what the driver reports, without effect on a run yet."
 NOT_MEASURED = "A spec sheet profile uses the card's peaks with the efficiencies of a measured card; results say so."
 
+LIMITS = (
+    "8 bits: for each layer and 1,024 numbers of the hidden state, if activations are rounded. TB/s: limits of the "
+    "engine's kernels for a KV cache of 8 bits, and for weights of 8 bits above 16 tokens, on a card that computes as "
+    "fast as an H200; 0: no limit."
+)
+
 ORIGINS = {
     "measured": "fitted to measurements of this GPU",
     "derived": "this card's peak × the efficiency of a measured card",
@@ -80,17 +86,20 @@ def _host(profile: Profile) -> str:
     if profile["host_sequence_us"]:
         parts.append(f"{profile['host_sequence_us']:g} µs per sequence")
     engine = profile["engine"] or "the profile names no engine"
+    if profile["default_engine"]:
+        engine = f"assumed: scenarios use {profile['default_engine']} instead"
     return f"{' and '.join(parts)}, in addition to the GPU's time ({engine})"
 
 
 def _engines(engines: Mapping[str, Any]) -> list[RenderableType]:
-    """Return the host times of the known engines, which replace those of the profile."""
-    figures = ("step_us", "sequence_us", "quantise_us")
-    rows = [[name, *(f"{host[key]:g}" for key in figures), host["source"]] for name, host in engines.items()]
-    grid = table("engine", "step\nµs", "sequence\nµs", "8 bits\nµs / layer", "source", rows=rows, left=(0, 4))
-    grid.columns[4].no_wrap = False
-    title = Text("Host times of engines, which `latency: {engine: NAME}` uses instead", style="bold")
-    return [title, grid]
+    """Return the times of the known engines, which replace those of the profile."""
+    figures = ("step_us", "sequence_us", "quantise_us", "kv8_tb_s", "fp8_many_tb_s")
+    rows = [[name, *(f"{engine[key]:g}" for key in figures)] for name, engine in engines.items()]
+    heads = ("engine", "step\nµs", "sequence\nµs", "8 bits\nµs / 1,024", "KV, 8 bits\nTB/s", "weights, 8 bits\nTB/s")
+    grid = table(*heads, rows=rows, left=(0,))
+    sources = [Text(f"{name}: {engine['source']}") for name, engine in engines.items()]
+    title = Text("Times of engines, which `latency: {engine: NAME}` uses instead", style="bold")
+    return [title, grid, Text(LIMITS), *sources]
 
 
 def _memory(card: Mapping[str, Any]) -> list[tuple[str, str]]:
