@@ -1,12 +1,12 @@
-"""Fit the times of an engine for 8 bits to benchmarks of closed loops, and compare its steps with kernel times.
+"""Fit the times of an engine to benchmarks of closed loops, and compare its steps with kernel times.
 
-    python benchmarks/fit_engine.py points.csv           # of llama-3.1-70b in FP8 on H200, with the host's times fixed
-    python benchmarks/fit_engine.py points.csv --host    # fit `sequence` as well
-    python benchmarks/fit_engine.py --tables             # decode steps next to the operator tables of vLLM 0.24
+    python benchmarks/fit_engine.py llama.csv gpt-oss.csv   # fit to two thirds of the points, judge by the others
+    python benchmarks/fit_engine.py --tables                # decode steps next to the operator tables of vLLM 0.24
 
-The points are those of `silicon.py`. A simulation of each point would be too slow within a fit. The script computes the
-mean TPOT of a steady loop instead, times the ratio of simulated and computed TPOT with the engine as it is. It prints
-the fitted times, and the errors by TP, of a fit to all points and of fits that leave out one TP each. `--tables` needs
+The points are those of `silicon.py`, on H200: llama-3.1-70b in FP8 with a KV cache of 8 bits, and gpt-oss-120b. A
+simulation of each point would be too slow within a fit. The script computes the mean TPOT of a steady loop instead,
+times the ratio of simulated and computed TPOT with the times as they are. It prints the fitted times and the errors on
+the points that were held out, and then the errors on each TP of a fit without this TP. `--tables` needs
 aiconfigurator-core (extra aiconfigurator), and reads none of its measurements of whole systems.
 """
 
@@ -34,37 +34,49 @@ from headway.latency.gpus import interconnect
 from headway.latency.profiles import read_profile
 from headway.latency.shards import shard
 from headway.latency.step_cost import Constants, sequences_us
-from headway.latency.step_models.hardware import Hardware
+from headway.latency.step_models.hardware import Hardware, WindowedHardware
 from headway.types import PS_PER_US
 
 Row = dict[str, str]
 ENGINE, BUDGET = "vllm-0.18", 8192
-MODEL = {"like": "llama-3.1-70b", "dtype_bytes": 1, "kv_dtype_bytes": 1}
+FP8 = {"like": "llama-3.1-70b", "dtype_bytes": 1, "kv_dtype_bytes": 1}
+MODELS: dict[str, Any] = {"meta-llama/Llama-3.1-70B": FP8, "openai/gpt-oss-120b": "gpt-oss-120b"}
+HELD = 3  # of so many points, one is held out
 # Start, lower and upper bound of each time.
-FREE = {"quantise_us": (3.0, 0.0, 10.0), "kv8_tb_s": (2.5, 1.0, 4.0), "fp8_many_tb_s": (3.3, 1.0, 4.3)}
-HOST = {"sequence_us": (10.0, 0.0, 100.0)}
+FREE = {
+    "step_us": (600.0, 0.0, 3000.0),
+    "sequence_us": (10.0, 0.0, 100.0),
+    "quantise_us": (3.0, 0.0, 10.0),
+    "kv8_tb_s": (2.5, 1.0, 4.0),
+    "fp8_many_tb_s": (4.0, 1.0, 20.0),
+    "packed_tb_s": (3.5, 1.0, 4.8),
+    "packed_tflops": (380.0, 50.0, 690.0),
+}
+Values = dict[str, float]
 
 
-def changed(engine: Engine, values: dict[str, float]) -> Engine:
+def changed(engine: Engine, values: Values) -> Engine:
     """Return an engine with other times. Names that end in `_us` are microseconds."""
-    names = {name: name.replace("_us", "_ps") for name in values}
-    whole = {names[name]: round(value * PS_PER_US) for name, value in values.items() if name.endswith("_us")}
+    whole = {name.replace("_us", "_ps"): round(values[name] * PS_PER_US) for name in values if name.endswith("_us")}
     return replace(engine, **whole | {name: value for name, value in values.items() if not name.endswith("_us")})
 
 
 def latency(gpu: str, model: Any, tp: int, engine: Engine) -> Hardware:
     card, part = read_gpu(gpu, "gpu"), shard(read_model(model, "model"), tp)
     profile = read_profile(gpu, card, "gpu")
-    profile = replace(profile, constants=engine.kernels(profile.constants, part.hidden, 1.0))
+    known = read_profile("h200", card, "gpu").constants
+    profile = replace(profile, constants=engine.kernels(profile.constants, known, part.hidden, gpu))
     reduce = all_reduce(interconnect(card, tp), tp) if tp > 1 else None
-    return Hardware(profile, part, (engine.step_ps, engine.sequence_ps), reduce)
+    kind = WindowedHardware if part.windowed else Hardware
+    return kind(profile, part, (engine.step_ps, engine.sequence_ps), reduce)
 
 
-def steady_tpot(row: Row, engine: Engine) -> float:
+def steady_tpot(row: Row, values: Values) -> float:
     """Return the mean TPOT in ms of a loop whose requests come and go evenly."""
     prompt, answer, users = (int(row[name]) for name in ("isl", "osl", "batch_size"))
     ttft, tpot = float(row["silicon_ttft_ms"]), float(row["silicon_tpot_ms"])
-    model = latency("h200", MODEL, int(row["tp_size"]), engine)
+    engine = changed(engines().entries[ENGINE], values)
+    model = latency("h200", MODELS[row["model_path"]], int(row["tp_size"]), engine)
     for _ in range(6):  # the number of decodes depends on TPOT
         decoding = users * (answer - 1) * tpot / ((answer - 1) * tpot + ttft)
         decodes = max(1, round(decoding))
@@ -80,44 +92,67 @@ def steady_tpot(row: Row, engine: Engine) -> float:
 
 def fills_the_cache(row: Row) -> bool:
     """Whether requests wait for KV blocks, which `steady_tpot` does not know."""
-    return row["tp_size"] == "1" and row["batch_size"] == "64" and int(row["isl"]) + int(row["osl"]) > 4096
+    long = int(row["isl"]) + int(row["osl"]) > 4096
+    return MODELS[row["model_path"]] == FP8 and row["tp_size"] == "1" and row["batch_size"] == "64" and long
 
 
-def fit_loops(file: Path, free: dict[str, tuple[float, float, float]]) -> None:
-    with file.open(encoding="utf-8") as lines:
-        rows = [row for row in csv.DictReader(lines) if int(row["batch_size"]) <= MOST_IN_FLIGHT]
-    rows = [row for row in rows if not fills_the_cache(row)]
-    known = engines().entries[ENGINE]
+def read_points(files: Sequence[Path]) -> list[Row]:
+    """Return the points, in order and each once."""
+    points: dict[tuple[Any, ...], Row] = {}
+    for file in files:
+        with file.open(encoding="utf-8") as lines:
+            for row in csv.DictReader(lines):
+                numbers = tuple(int(row[name]) for name in ("tp_size", "isl", "osl", "batch_size"))
+                if numbers[-1] <= MOST_IN_FLIGHT and not fills_the_cache(row):
+                    points.setdefault((row["model_path"], *numbers), row)
+    return [points[key] for key in sorted(points)]
+
+
+def fit_loops(files: Sequence[Path], rows_too: bool) -> None:
+    rows = read_points(files)
     settings = {"model": "hardware", "engine": ENGINE}
-    ratios = [simulate(row, "h200", MODEL, settings)[1] / steady_tpot(row, known) for row in rows]
+    ratios = [simulate(row, "h200", MODELS[row["model_path"]], settings)[1] / steady_tpot(row, {}) for row in rows]
     points = list(zip(rows, ratios, strict=True))
     print("simulated / computed TPOT:", ", ".join(f"{share:.3f}" for share in np.quantile(ratios, [0, 0.5, 1])))
 
     def errors(at: Sequence[float], chosen: Sequence[tuple[Row, float]]) -> list[float]:
-        engine = changed(known, dict(zip(free, at, strict=True)))
-        return [steady_tpot(row, engine) * share / float(row["silicon_tpot_ms"]) - 1 for row, share in chosen]
+        values = dict(zip(FREE, at, strict=True))
+        return [steady_tpot(row, values) * share / float(row["silicon_tpot_ms"]) - 1 for row, share in chosen]
 
     def fit(chosen: Sequence[tuple[Row, float]]) -> list[float]:
-        start, low, high = zip(*free.values(), strict=True)
+        start, low, high = zip(*FREE.values(), strict=True)
         loss: Callable[[Any], Any] = lambda at: np.log1p(errors(at, chosen))  # noqa: E731
-        found = least_squares(loss, start, bounds=(low, high), loss="soft_l1", f_scale=0.03, diff_step=1e-3)
+        found = least_squares(
+            loss, start, bounds=(low, high), loss="soft_l1", f_scale=0.03, diff_step=1e-3, x_scale=start
+        )
         return [float(value) for value in found.x]
 
-    def report(name: str, found: Sequence[float]) -> None:
-        sizes = sorted(map(abs, found))
-        figures = f"median {median(sizes):.1%}  p90 {sizes[len(sizes) * 9 // 10]:.1%}  bias {median(found):+.1%}"
-        print(f"  {name:<16}{len(found):>4} points  {figures}")
+    def report(name: str, chosen: Sequence[tuple[Row, float]], found: Sequence[float]) -> None:
+        for model in MODELS:
+            own = [error for (row, _), error in zip(chosen, found, strict=True) if row["model_path"] == model]
+            if own:
+                sizes = sorted(map(abs, own))
+                figures = f"median {median(sizes):.1%}  p90 {sizes[len(sizes) * 9 // 10]:.1%}  bias {median(own):+.1%}"
+                print(f"  {name:<16}{model:<26}{len(own):>4} points  {figures}", flush=True)
 
-    at = fit(points)
-    print(", ".join(f"{name}: {value:.4g}" for name, value in zip(free, at, strict=True)))
-    report("fitted", errors(at, points))
-    everything: list[float] = []
-    for tp in sorted({row["tp_size"] for row in rows}):
-        blind = fit([point for point in points if point[0]["tp_size"] != tp])
-        found = errors(blind, [point for point in points if point[0]["tp_size"] == tp])
-        report(f"TP {tp} left out", found)
-        everything += found
-    report("all left out", everything)
+    def judge(name: str, left_out: Callable[[int, Row], bool]) -> list[float]:
+        """Fit to the other points, and print the errors on those that are left out."""
+        held = [point for place, point in enumerate(points) if left_out(place, point[0])]
+        at = fit([point for place, point in enumerate(points) if not left_out(place, point[0])])
+        report(name, held, errors(at, held))
+        return at
+
+    at = judge("a third held out", lambda place, _: place % HELD == HELD - 1)
+    print(", ".join(f"{name}: {value:.4g}" for name, value in zip(FREE, at, strict=True)), flush=True)
+    found = errors(at, points)
+    report("all points", points, found)
+    if rows_too:
+        for (row, _), error in zip(points, found, strict=True):
+            print(
+                "   ", *(row[name] for name in ("model_path", "tp_size", "isl", "osl", "batch_size")), f"{error:+.1%}"
+            )
+    for tp in ("1", "2", "4", "8"):
+        judge(f"TP {tp} left out", lambda _, row, tp=tp: bool(row["tp_size"] == tp))
 
 
 # Decode steps next to kernel times.
@@ -162,9 +197,8 @@ def compare(system: str, bytes_a_weight: int) -> None:
         shape = read_model({"like": name, "dtype_bytes": bytes_a_weight, "kv_dtype_bytes": bytes_a_weight}, "model")
         hidden, heads, size = shape.hidden, shape.heads, shape.head_dim
         for tp in (1, 2, 4, 8):
-            model = latency(
-                card.name, {"like": name, "dtype_bytes": bytes_a_weight, "kv_dtype_bytes": bytes_a_weight}, tp, engine
-            )
+            numbers = {"like": name, "dtype_bytes": bytes_a_weight, "kv_dtype_bytes": bytes_a_weight}
+            model = latency(card.name, numbers, tp, engine)
             gpu: Constants = model.profile.constants
             keys, errors = shape.kv_heads // tp, []
             sizes = ((heads // tp + 2 * keys) * size, hidden), (hidden, heads * size // tp)
@@ -186,12 +220,14 @@ def compare(system: str, bytes_a_weight: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path, nargs="?", help="benchmarks of llama-3.1-70b in FP8 on H200")
-    parser.add_argument("--host", action="store_true", help="fit the time of a sequence on the host as well")
+    parser.add_argument(
+        "files", type=Path, nargs="*", help="benchmarks of llama-3.1-70b in FP8 and gpt-oss-120b on H200"
+    )
+    parser.add_argument("--rows", action="store_true", help="print every point")
     parser.add_argument("--tables", action="store_true", help="compare decode steps with kernel times")
     options = parser.parse_args()
-    if options.file is not None:
-        fit_loops(options.file, FREE | (HOST if options.host else {}))
+    if options.files:
+        fit_loops(options.files, options.rows)
     for system in ("h100_sxm", "h200_sxm") if options.tables else ():
         for bytes_a_weight in (2, 1):
             compare(system, bytes_a_weight)

@@ -95,6 +95,9 @@ def hardware(name: str | None = None, model: str = MODEL, tp: int = 1) -> Profil
             "quantise_us": engine.quantise_ps / PS_PER_US,
             "kv8_tb_s": engine.kv8_tb_s,
             "fp8_many_tb_s": engine.fp8_many_tb_s,
+            "fp8_share": engine.fp8_share,
+            "packed_tb_s": engine.packed_tb_s,
+            "packed_tflops": engine.packed_tflops,
             "source": engine.source.strip(),
         }
         for name, engine in engines().entries.items()

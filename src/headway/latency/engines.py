@@ -11,13 +11,15 @@ from msgspec.structs import replace
 from headway.config import section
 from headway.config.keys import INTERNAL, Duration, Form
 from headway.config.schema import Names
-from headway.latency.step_cost import Constants, cube_root
+from headway.latency.step_cost import Constants, both
 from headway.latency.tables import SPELLED, Table, load, plain
 from headway.types import PS_PER_US
 
 
 class Engine(Struct, frozen=True):
-    """What an engine adds to the GPU's time of a step, and how fast its kernels for 8 bits are."""
+    """What an engine adds to the GPU's time of a step, and how fast its kernels for 8 bits and less are. Computing
+    limits these kernels, not only the bandwidth. The rates hold for a card that computes as fast as an H200; other
+    cards have them in proportion."""
 
     step_ps: Duration
     sequence_ps: Duration  # for each sequence of the step
@@ -27,23 +29,32 @@ class Engine(Struct, frozen=True):
     # If activations are rounded to 8 bits: for each layer and 1,024 numbers of the hidden state. It replaces `fp8_us`
     # of the profile, unless it is 0.
     quantise_ps: Duration = 0
-    # Two limits of its kernels, on a card that computes as fast as an H200, in TB/s. 0: no limit.
-    kv8_tb_s: float = 0.0  # to widen a KV cache of 8 bits, in addition to reading it
+    # Two limits beside the bandwidth, in TB/s. 0: none.
+    kv8_tb_s: float = 0.0  # to widen a KV cache of 8 bits
     fp8_many_tb_s: float = 0.0  # to read weights of 8 bits in steps above 16 tokens
+    fp8_share: dict[str, float] = {}  # GPU -> speed of its matmuls in 8 bits, relative to that in proportion
+    # Weights below 8 bits: at most this rate, and at most that of other experts. 0: as in the profile.
+    packed_tb_s: float = 0.0
+    packed_tflops: float = 0.0
     name: Annotated[str, INTERNAL] = ""
 
-    def kernels(self, gpu: Constants, hidden: int, speed: float) -> Constants:
-        """Return the constants of a GPU with the kernels of this engine, for a model with this hidden size. `speed` is
-        the GPU's computing rate divided by that of an H200."""
-        kv8, many, fp8_us = gpu.kv8_tb_s, gpu.fp8_many_tb_s, gpu.fp8_us
+    def kernels(self, gpu: Constants, known: Constants, hidden: int, card: str) -> Constants:
+        """Return the constants of a GPU with the kernels of this engine, for a model with this hidden size. `known` has
+        the constants of an H200."""
+        computing = gpu.matmul_tflops / known.matmul_tflops
+        rates: dict[str, float] = {}
         if self.quantise_ps:
-            fp8_us = self.quantise_ps / PS_PER_US * hidden / 1024
+            rates["fp8_us"] = self.quantise_ps / PS_PER_US * hidden / 1024
         if self.kv8_tb_s:
-            read, widen = 1.0 / (kv8 or gpu.kv_tb_s), 1.0 / (self.kv8_tb_s * speed)
-            kv8 = 1.0 / cube_root(read * read * read + widen * widen * widen)
+            rates["kv8_tb_s"] = both(gpu.kv8_tb_s or gpu.kv_tb_s, self.kv8_tb_s * computing)
         if self.fp8_many_tb_s:
-            many = self.fp8_many_tb_s * speed
-        return replace(gpu, kv8_tb_s=kv8, fp8_many_tb_s=many, fp8_us=fp8_us)
+            rates["fp8_many_tb_s"] = self.fp8_many_tb_s * computing
+        if card in self.fp8_share:
+            rates["fp8_speedup"] = gpu.fp8_speedup * self.fp8_share[card]
+        if self.packed_tb_s:
+            rates["packed_tb_s"] = min(self.packed_tb_s * computing, gpu.expert_tb_s or gpu.weights_tb_s)
+            rates["packed_tflops"] = self.packed_tflops * computing
+        return replace(gpu, **rates)
 
 
 @cache

@@ -69,7 +69,7 @@ class Constants(Struct, frozen=True):
     tile: Annotated[int, Doc("tokens of a tile", type="tokens")] = 128
     fp8_speedup: Annotated[float, Doc("speedup of matmuls in 8 bits", type="times")] = 1.0
     fp8_tb_s: Annotated[float, Doc("reading weights of 8 bits; 0: as other weights", type="TB/s")] = 0.0
-    fp8_many_tb_s: Annotated[float, Doc("most of that in steps above 16 tokens; 0: no limit", type="TB/s")] = 0.0
+    fp8_many_tb_s: Annotated[float, Doc("a second limit of that in steps above 16 tokens; 0: none", type="TB/s")] = 0.0
     fp8_us: Annotated[float, Doc("rounding activations to 8 bits, per layer", type="µs")] = 0.0
     fp8_bytes: Annotated[float, Doc("traffic of that, per token and number of the hidden state", type="bytes")] = 0.0
     kv8_tb_s: Annotated[float, Doc("reading a KV cache of 8 bits; 0: as other caches", type="TB/s")] = 0.0
@@ -118,6 +118,12 @@ def cube_root(value: float) -> float:
     return ldexp(root, third)
 
 
+def both(tb_s: float, further: float) -> float:
+    """Return the rate of work that is limited by two rates: the cubes of the times add up, as in a matmul."""
+    one, other = 1.0 / tb_s, 1.0 / further
+    return 1.0 / cube_root(one * one * one + other * other * other)
+
+
 def matmul_us(gpu: Constants, matmul: Matmul, tokens: float, limited: bool = False) -> float:
     """Return the time to read the weights of a type and to multiply the tokens with them. `limited` says whether
     `fp8_many_tb_s` limits the rate of weights of 8 bits."""
@@ -134,7 +140,7 @@ def matmul_us(gpu: Constants, matmul: Matmul, tokens: float, limited: bool = Fal
     elif matmul.bytes_a_weight == 1.0:
         memory_tb_s = gpu.fp8_tb_s or memory_tb_s
         if limited and matmul.eight_bits:
-            memory_tb_s = min(memory_tb_s, gpu.fp8_many_tb_s)
+            memory_tb_s = both(memory_tb_s, gpu.fp8_many_tb_s)
     if matmul.bytes_a_weight < 1.0:
         memory_tb_s, tflops = gpu.packed_tb_s or memory_tb_s, gpu.packed_tflops or tflops
     elif matmul.eight_bits:

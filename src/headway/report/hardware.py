@@ -14,9 +14,9 @@ SEEN = "The vendor's GB decide gpu_blocks: auto. GiB seen are what the driver re
 NOT_MEASURED = "A spec sheet profile uses the card's peaks with the efficiencies of a measured card; results say so."
 
 LIMITS = (
-    "8 bits: for each layer and 1,024 numbers of the hidden state, if activations are rounded. TB/s: limits of the "
-    "engine's kernels for a KV cache of 8 bits, and for weights of 8 bits above 16 tokens, on a card that computes as "
-    "fast as an H200; 0: no limit."
+    "8 bits: for each layer and 1,024 numbers of the hidden state, if activations are rounded. TB/s and TFLOP/s: the "
+    "engine's kernels on an H200, for a KV cache of 8 bits, for weights of 8 bits above 16 tokens, and for weights "
+    "below 8 bits. Other cards have them in proportion; 0: as the profile."
 )
 
 ORIGINS = {
@@ -93,11 +93,24 @@ def _host(profile: Profile) -> str:
 
 def _engines(engines: Mapping[str, Any]) -> list[RenderableType]:
     """Return the times of the known engines, which replace those of the profile."""
-    figures = ("step_us", "sequence_us", "quantise_us", "kv8_tb_s", "fp8_many_tb_s")
+    figures = ("step_us", "sequence_us", "quantise_us", "kv8_tb_s", "fp8_many_tb_s", "packed_tb_s", "packed_tflops")
     rows = [[name, *(f"{engine[key]:g}" for key in figures)] for name, engine in engines.items()]
-    heads = ("engine", "step\nµs", "sequence\nµs", "8 bits\nµs / 1,024", "KV, 8 bits\nTB/s", "weights, 8 bits\nTB/s")
+    heads = (
+        "engine",
+        "step\nµs",
+        "sequence\nµs",
+        "8 bits\nµs",
+        "KV\nTB/s",
+        "8 bits\nTB/s",
+        "below 8\nTB/s",
+        "\nTFLOP/s",
+    )
     grid = table(*heads, rows=rows, left=(0,))
     sources = [Text(f"{name}: {engine['source']}") for name, engine in engines.items()]
+    for name, engine in engines.items():
+        shares = ", ".join(f"{share:g} times as fast on {card}" for card, share in engine["fp8_share"].items())
+        if shares:
+            sources.append(Text(f"{name}: matmuls in 8 bits are {shares} as in proportion"))
     title = Text("Times of engines, which `latency: {engine: NAME}` uses instead", style="bold")
     return [title, grid, Text(LIMITS), *sources]
 

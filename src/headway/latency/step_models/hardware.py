@@ -339,8 +339,9 @@ def _build(
         engine = default
     if engine is not None:
         step, sequence, exposed = engine.step_ps, engine.sequence_ps, engine.exposed_ps
-        speed = profile.constants.matmul_tflops / read_profile(MODEL_OF_OTHERS, gpu, where).constants.matmul_tflops
-        profile = replace(profile, engine=engine.name, constants=engine.kernels(profile.constants, part.hidden, speed))
+        known = read_profile(MODEL_OF_OTHERS, gpu, where).constants
+        constants = engine.kernels(profile.constants, known, part.hidden, profile.gpu)
+        profile = replace(profile, engine=engine.name, constants=constants)
     if keys.host_ps != "auto":
         step, exposed = keys.host_ps, 0
     if keys.host_sequence_ps != "auto":
