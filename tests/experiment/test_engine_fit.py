@@ -21,6 +21,7 @@ from headway.config import section
 from headway.errors import HeadwayError
 from headway.experiment.engine_fit import EngineFit, _document, _fitted
 from headway.experiment.notes import note_unmeasured
+from headway.latency.engines import engines
 from headway.latency.gpus import read_gpu
 from headway.latency.profiles import Profile, read_profile
 from headway.report import validation
@@ -124,10 +125,12 @@ def test_the_fitted_profile_keeps_the_engine_and_what_it_covers(split: tuple[Eng
     own = tmp_path / "own.yaml"
     own.write_text(split[1].read_text(encoding="utf-8"), encoding="utf-8")
     scenario = on_two_gpus(profile=str(own), engine="vllm-0.18")
-    fit = package.calibrate_run(engine(tmp_path / "engine.csv", "608us", scenario=scenario), scenario)
+    host = engines().entries["vllm-0.18"]
+    step, sequence = (f"{ps / 1e6:g}us" for ps in (host.step_ps, host.sequence_ps))
+    fit = package.calibrate_run(engine(tmp_path / "engine.csv", step, scenario=scenario), scenario)
     assert isinstance(fit, EngineFit) and fit.before.worst is not None and fit.before.worst[2] == pytest.approx(0)
     profile = yaml.safe_load(fit.profile)
-    assert (profile["engine"], profile["host"], profile["host_sequence"]) == ("vllm-0.18", "608us", "9.8us")
+    assert (profile["engine"], profile["host"], profile["host_sequence"]) == ("vllm-0.18", step, sequence)
     assert profile["all_reduce_times"] == split[0].all_reduce_times
 
 

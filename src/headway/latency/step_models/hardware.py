@@ -339,9 +339,10 @@ def _build(
         engine = default
     if engine is not None:
         step, sequence, exposed = engine.step_ps, engine.sequence_ps, engine.exposed_ps
-        known = read_profile(MODEL_OF_OTHERS, gpu, where).constants
-        constants = engine.kernels(profile.constants, known, part.hidden, profile.gpu)
-        profile = replace(profile, engine=engine.name, constants=constants)
+        if profile.engine != engine.name:  # a profile that was fitted with this engine has its kernels
+            known = read_profile(MODEL_OF_OTHERS, gpu, where).constants
+            constants = engine.kernels(profile.constants, known, part.hidden, profile.gpu)
+            profile = replace(profile, engine=engine.name, constants=constants)
     if keys.host_ps != "auto":
         step, exposed = keys.host_ps, 0
     if keys.host_sequence_ps != "auto":
