@@ -258,13 +258,15 @@ def test_an_engine_computes_in_8_bits_at_the_share_of_a_card_that_was_measured()
         assert after == pytest.approx(before * shared.get(gpu, 1.0))
 
 
-def test_a_profile_that_was_fitted_with_an_engine_has_its_kernels_only_once(tmp_path: Path) -> None:
+def test_a_profile_that_names_an_engine_has_its_kernels_and_host_times_of_its_own(tmp_path: Path) -> None:
     file = tmp_path / "fitted.yaml"
     text = (ROOT / "src/headway/presets/profiles/h200.yaml").read_text(encoding="utf-8")
     file.write_text(f"{text}\nengine: vllm-0.18\n", encoding="utf-8")
     own = gpu_ps("h200", FP8, 32, 32_000, profile=str(file))
-    assert gpu_ps("h200", FP8, 32, 32_000, profile=str(file), engine="vllm-0.18") == own
-    assert gpu_ps("h200", FP8, 32, 32_000, engine="vllm-0.18") > own
+    assert own == gpu_ps("h200", FP8, 32, 32_000, engine="vllm-0.18") > gpu_ps("h200", FP8, 32, 32_000)
+    assert own == gpu_ps("h200", FP8, 32, 32_000, profile=str(file), engine="vllm-0.18")
+    model = build({"model": "hardware", "profile": str(file)}, read_model("llama-3.1-8b", "model"), H200, 1)
+    assert isinstance(model, Hardware) and model.host == (500_000_000, 0)
 
 
 def test_an_engine_has_kernels_of_its_own_for_weights_below_8_bits() -> None:

@@ -29,7 +29,7 @@ from headway.experiment.engine_run import EngineRun, log_error
 from headway.experiment.linear_fit import LinearFit, fit_linear
 from headway.experiment.validate import Validation, before_and_after
 from headway.latency.gpus import Gpu
-from headway.latency.profiles import HOST, Profile
+from headway.latency.profiles import HOST, Profile, read_profile
 from headway.latency.step_cost import Constants
 from headway.latency.step_models.hardware import Hardware
 from headway.results.recorded import Served
@@ -158,9 +158,12 @@ def _profile(loaded: Scenario) -> tuple[Profile, Gpu]:
     model = loaded.cluster.latency_model()
     assert isinstance(model, Hardware)
     step, sequence = model.host
-    assumed = {name: reason for name, reason in model.profile.assumed.items() if name != HOST}  # a run determines it
-    profile = replace(model.profile, host_ps=step, host_sequence_ps=sequence, assumed=assumed)
-    return profile, loaded.cluster.card()
+    gpu, name = loaded.cluster.card(), latency["profile"]
+    # Without the kernels of the engine: a profile that names the engine gets them.
+    profile = read_profile(gpu.name if name == "auto" else name, gpu, "cluster.latency.profile")
+    assumed = {name: reason for name, reason in profile.assumed.items() if name != HOST}  # a run determines it
+    named = model.profile.engine
+    return replace(profile, host_ps=step, host_sequence_ps=sequence, engine=named, assumed=assumed), gpu
 
 
 def _nearness(constants: Constants, gpu: Gpu) -> float:

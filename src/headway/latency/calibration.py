@@ -83,7 +83,7 @@ class Calibration(Displayed, Struct, frozen=True):
             "constants": asdict(self.constants),
         }
 
-    def document(self, source: str, as_of: str, host: str | None) -> str:
+    def document(self, source: str, as_of: str, host: str | None = None) -> str:
         """Return the text of a profile file. Without a host time, that of the measured cards is assumed."""
         known = read_profile(MODEL_OF_OTHERS, gpus().entries[MODEL_OF_OTHERS], "gpu")
         assumed = self.assumed if host is not None else self.assumed | {HOST: known.assumed[HOST]}

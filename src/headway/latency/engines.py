@@ -65,13 +65,18 @@ def engines() -> Table[Engine]:
     return load("engines.yaml", "engines", read)
 
 
+def known_engine(name: object) -> Engine | None:
+    """Return the engine with this name. For `auto` and for a name that is not in the table, return None."""
+    key = plain(name) if isinstance(name, str) else ""
+    table = engines()
+    return table.entries.get(table.aliases.get(key, key))
+
+
 def engine_schedules_ahead(name: object) -> bool:
     """Return whether an engine schedules asynchronously by default. For `auto` and for an unknown engine, return
     False."""
-    key = plain(name) if isinstance(name, str) else ""
-    table = engines()
-    entry = table.entries.get(table.aliases.get(key, key))
-    return entry is not None and entry.async_scheduling
+    engine = known_engine(name)
+    return engine is not None and engine.async_scheduling
 
 
 ENGINE_NAME: Final = Form.of(Names(lambda: ["auto", *engines().names], SPELLED))

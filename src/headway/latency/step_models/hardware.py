@@ -19,7 +19,7 @@ from headway.errors import HeadwayError
 from headway.latency import step_cost
 from headway.latency.all_reduce import AllReduce, all_reduce, exchange
 from headway.latency.base import FOREVER, Chunk, LatencyKind, LatencyModel, Run, times
-from headway.latency.engines import ENGINE_NAME, Engine, engines
+from headway.latency.engines import ENGINE_NAME, Engine, engines, known_engine
 from headway.latency.exact_numbers import AutoDuration, not_negative
 from headway.latency.gpus import Gpu, gpus, interconnect, read_gpu
 from headway.latency.graphs import AutoGraphSizes, padded
@@ -339,10 +339,11 @@ def _build(
         engine = default
     if engine is not None:
         step, sequence, exposed = engine.step_ps, engine.sequence_ps, engine.exposed_ps
-        if profile.engine != engine.name:  # a profile that was fitted with this engine has its kernels
-            known = read_profile(MODEL_OF_OTHERS, gpu, where).constants
-            constants = engine.kernels(profile.constants, known, part.hidden, profile.gpu)
-            profile = replace(profile, engine=engine.name, constants=constants)
+        profile = replace(profile, engine=engine.name)
+    if (runs := known_engine(profile.engine)) is not None:
+        known = read_profile(MODEL_OF_OTHERS, gpu, where).constants
+        constants = runs.kernels(profile.constants, known, part.hidden, profile.gpu)
+        profile = replace(profile, constants=constants)
     if keys.host_ps != "auto":
         step, exposed = keys.host_ps, 0
     if keys.host_sequence_ps != "auto":
