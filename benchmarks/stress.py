@@ -63,7 +63,8 @@ CONVERSATIONS: Final = {
     "prefix": {"groups": 40, "tokens": 2048, "popularity": {"dist": "zipf", "s": 0.8}},
 }
 ANSWERS: Final = {"dist": "lognormal", "mean": 150, "std": 100, "min": 2, "max": 600}
-FOUR: Final = {"instances": 4, "model": "llama-3.1-8b", "gpu": "l40s"}
+HOST: Final = {"host": "500us"}  # that of the table in the docs
+FOUR: Final = {"instances": 4, "model": "llama-3.1-8b", "gpu": "l40s", "latency": HOST}
 TWO_LEAVE: Final = "def scale(pool):\n    if pool.now >= 10 and pool.now < 40:\n        return 2\n    return 4\n"
 
 
@@ -80,7 +81,7 @@ def conversations(cluster: Json = FOUR, **more: Any) -> Json:
 
 
 def replay(path: str, instances: int, **more: Any) -> Json:
-    cluster = {"instances": instances, "model": "llama-3.1-8b", "gpu": "h200"}
+    cluster = {"instances": instances, "model": "llama-3.1-8b", "gpu": "h200", "latency": HOST}
     return scenario({"trace": {"path": str(TRACES / path), **more}}, cluster)
 
 

@@ -18,9 +18,11 @@ from rich.console import Console
 import headway as package
 from conftest import Run
 from headway.config import section
+from headway.config.dated_defaults import CURRENT, SETS
 from headway.errors import HeadwayError
 from headway.experiment.engine_fit import EngineFit, _document, _fitted
 from headway.experiment.notes import note_unmeasured
+from headway.latency.engines import engines
 from headway.latency.gpus import read_gpu
 from headway.latency.profiles import Profile, read_profile
 from headway.report import validation
@@ -28,6 +30,7 @@ from headway.results.recorded import COLUMNS
 from headway.scenario.scenario import Scenario
 from headway.types import PS_PER_SECOND
 
+SEQUENCE = f"{engines().entries[SETS[CURRENT].engine].sequence_ps / 1e6:g}us"  # of the default engine
 SCENARIO: dict[str, Any] = {
     "workload": {"requests": 120, "rate": "8/s", "prompt_tokens": 600, "output_tokens": 40},
     "cluster": {"instances": 1, "gpu": "h200", "latency": {"model": "hardware"}},
@@ -35,8 +38,9 @@ SCENARIO: dict[str, Any] = {
 
 
 def engine(file: Path, host: str, requests: int | None = None, scenario: dict[str, Any] = SCENARIO) -> Path:
-    """Return the run of an engine with a slower host."""
-    cluster = {**scenario["cluster"], "latency": {"model": "hardware", **scenario["cluster"]["latency"], "host": host}}
+    """Return the run of the default engine with a slower host."""
+    latency = {"model": "hardware", **scenario["cluster"]["latency"], "host": host, "host_sequence": SEQUENCE}
+    cluster = {**scenario["cluster"], "latency": latency}
     table = package.simulate({**scenario, "cluster": cluster}).requests
     names = ("arrival_ps", "first_token_ps", "finished_ps", "prompt_tokens", "output_tokens")
     with file.open("w", encoding="utf-8", newline="") as out:
@@ -105,10 +109,15 @@ def test_a_run_on_two_gpus_fits_the_all_reduces_and_says_so(split: tuple[EngineF
 
 
 @pytest.mark.full
-def test_a_profile_fitted_to_two_gpus_leaves_the_times_of_one_gpu_as_they_are(split: tuple[EngineFit, Path]) -> None:
+def test_a_profile_fitted_to_two_gpus_leaves_the_times_of_one_gpu_as_they_are(
+    split: tuple[EngineFit, Path], tmp_path: Path
+) -> None:
     _, file = split
+    named = tmp_path / "h200.yaml"  # the times of steps of 8 bits follow the engine that the fitted profile names
+    text = (resources.files("headway") / "presets" / "profiles" / "h200.yaml").read_text(encoding="utf-8")
+    named.write_text(text.replace("constants:", "engine: vllm-0.18\nconstants:"), encoding="utf-8")
     for model in ("llama-3.1-8b", "qwen-3-30b-a3b", {"like": "llama-3.1-8b", "dtype_bytes": 1}):
-        ours, shipped = (package.latency(gpu, model) for gpu in (str(file), "h200"))
+        ours, shipped = (package.latency(gpu, model) for gpu in (str(file), str(named)))
         for decode in ([], [700], [900] * 40):
             for chunks in ([], [(512, 0)], [(2048, 8192)]):
                 assert ours.step_ms(decode, chunks) == shipped.step_ms(decode, chunks)
@@ -124,10 +133,12 @@ def test_the_fitted_profile_keeps_the_engine_and_what_it_covers(split: tuple[Eng
     own = tmp_path / "own.yaml"
     own.write_text(split[1].read_text(encoding="utf-8"), encoding="utf-8")
     scenario = on_two_gpus(profile=str(own), engine="vllm-0.18")
-    fit = package.calibrate_run(engine(tmp_path / "engine.csv", "608us", scenario=scenario), scenario)
+    host = engines().entries["vllm-0.18"]
+    step, sequence = (f"{ps / 1e6:g}us" for ps in (host.step_ps, host.sequence_ps))
+    fit = package.calibrate_run(engine(tmp_path / "engine.csv", step, scenario=scenario), scenario)
     assert isinstance(fit, EngineFit) and fit.before.worst is not None and fit.before.worst[2] == pytest.approx(0)
     profile = yaml.safe_load(fit.profile)
-    assert (profile["engine"], profile["host"], profile["host_sequence"]) == ("vllm-0.18", "608us", "9.8us")
+    assert (profile["engine"], profile["host"], profile["host_sequence"]) == ("vllm-0.18", step, sequence)
     assert profile["all_reduce_times"] == split[0].all_reduce_times
 
 
@@ -171,7 +182,7 @@ def test_a_spec_sheet_that_was_matched_counts_as_measured_up_to_the_longest_requ
 
 @pytest.mark.full
 def test_a_host_that_the_scenario_names_is_where_the_fit_starts(tmp_path: Path) -> None:
-    cluster = {**SCENARIO["cluster"], "latency": {"model": "hardware", "host": "2ms"}}
+    cluster = {**SCENARIO["cluster"], "latency": {"model": "hardware", "host": "2ms", "host_sequence": SEQUENCE}}
     result = package.calibrate_run(engine(tmp_path / "engine.csv", "2ms"), {**SCENARIO, "cluster": cluster})
     assert result.before.worst is not None and abs(result.before.worst[2]) < 1e-6
     assert (result.host_ms, result.scale) == (pytest.approx(2.0), 1.0)

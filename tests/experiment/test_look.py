@@ -11,6 +11,7 @@ import pytest
 
 import headway
 from conftest import ROOT, Run
+from headway.config.dated_defaults import CURRENT, SETS
 from headway.report.workload_tables import snippet
 
 TENANTS = str(ROOT / "examples" / "07_tenants.yaml")
@@ -120,6 +121,8 @@ def test_a_trace_runs_from_python_as_by_the_command(headway: Run, own_trace: Pat
 )
 def test_a_trace_has_the_cluster_and_the_slo_of_the_embedded_scenario(own_trace: Path, call: Call) -> None:
     scenario, embedded = call(str(own_trace)), headway.Scenario.load().resolved()
+    # The embedded scenario has the first set of dated defaults, and a trace the current one.
+    embedded["cluster"]["latency"]["default_engine"] = SETS[CURRENT].engine
     assert scenario["workload"]["trace"]["path"] == str(own_trace)
     assert scenario["name"] == own_trace.name
     for section in ("seed", "cluster", "slo"):

@@ -81,6 +81,7 @@ def test_constants_that_the_steps_do_not_determine_are_listed_as_assumed(tmp_pat
     assert not {"weights_tb_s", "kv_tb_s", "matmul_tflops", "prefill_tflops", "decode_us", "crowd_us"} & assumed.keys()
     assert summary["covers"] == []
     profile = read_profile(str(tmp_path / "mine.yaml"), H200, "profile")
+    assert profile.assumed.pop("host").startswith("that of an engine on another GPU")  # no --host
     assert profile.assumed == assumed and profile.covers == ()
 
 

@@ -30,6 +30,7 @@ def disaggregated(bandwidth: str, *overrides: str) -> Result:
         },
         "cluster": {
             "gpu": "h200",
+            "latency": {"host": "500us"},  # so that steps without a wait keep the promised TPOT
             "architecture": "disaggregated",
             "prefill": {"instances": 2},
             "decode": {"instances": 4},

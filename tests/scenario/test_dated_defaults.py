@@ -12,6 +12,7 @@ import headway
 from headway import HeadwayError, Scenario
 from headway.config.dated_defaults import CURRENT, FIRST, SETS, Dated
 from headway.experiment.run import prepare
+from headway.latency.step_models.hardware import Hardware
 from headway.report.terminal import describe_scenario
 from headway.scenario.scenario import DEFAULT, SignalSpec
 from headway.types import PS_PER_SECOND
@@ -153,3 +154,48 @@ def test_labels_do_not_show_a_belief_of_the_default_size() -> None:
             routing = {"name": "weighted", "scorers": [part]}
             resolved = Scenario.load(scenario(defaults=date, policies={"routing": routing})).resolved()
             assert ("lru_blocks" in describe_scenario({"defaults": date, **resolved})[1]) == shown
+
+
+# --- the engine of step times -----------------------------------------------------------------------------------------
+
+
+def engine_of(date: str, pool: str = "default", **cluster: Any) -> str:
+    loaded = Scenario.load(scenario(defaults=date, cluster=cluster))
+    model = loaded.cluster.scaling_pools()[pool].latency_model()
+    assert Scenario.load(loaded.resolved()).key() == loaded.key()
+    return model.profile.engine if isinstance(model, Hardware) else type(model).__name__
+
+
+def test_a_card_whose_host_time_was_not_measured_has_the_default_engine() -> None:
+    for gpu in ("h100", "h200", "l40s"):
+        assert engine_of("2026-11", gpu=gpu) == ""
+        assert engine_of("2026-12", gpu=gpu) == SETS["2026-12"].engine == "vllm-0.18"
+    for gpu in ("rtx-4090", "rtx-pro-6000"):
+        assert engine_of("2026-11", gpu=gpu) == engine_of("2026-12", gpu=gpu) == "vllm 0.19.0"
+
+
+def test_whoever_sets_the_host_time_or_the_engine_gets_that() -> None:
+    for latency in ({"host": "1ms"}, {"host_sequence": "1us"}, {"default_engine": "auto"}):
+        assert engine_of("2026-12", latency=latency) == ""
+    assert engine_of("2026-12", latency={"engine": "vllm-0.19"}) == "vllm-0.19"
+    assert engine_of("2026-11", latency={"default_engine": "vllm-0.19"}) == "vllm-0.19"
+    assert engine_of("2026-12", latency={"model": "roofline"}) == "Roofline"
+    with pytest.raises(HeadwayError, match=r"latency\.default_engine: no engine in the table is called 'vllm-9'"):
+        engine_of("2026-12", gpu="rtx-4090", latency={"default_engine": "vllm-9"})
+
+
+def test_each_pool_has_the_default_engine() -> None:
+    half = {"instances": 1, "latency": {"model": "hardware"}}
+    assert engine_of("2026-12", "decode", architecture="disaggregated", prefill=half, decode=half) == "vllm-0.18"
+    pools = {"a": {"instances": 1}, "b": {"instances": 1, "latency": None}, "c": {"instances": 1, "gpu": "rtx-4090"}}
+    pools["d"] = {"instances": 1, "latency": {"model": "roofline"}}
+    assert [engine_of("2026-12", name, deployments=pools) for name in pools] == [
+        "vllm-0.18", "vllm-0.18", "vllm 0.19.0", "Roofline"
+    ]  # fmt: skip
+    assert engine_of("2026-11", "a", deployments=pools) == ""
+
+
+def test_the_first_set_writes_no_default_engine() -> None:
+    for date, keys in (("2026-11", set()), ("2026-12", {"default_engine"})):
+        resolved = Scenario.load(scenario(defaults=date, cluster={"instances": 1})).resolved()
+        assert set(resolved["cluster"]["latency"]) == {"model", "profile", "host"} | keys

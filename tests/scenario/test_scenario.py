@@ -176,7 +176,7 @@ def test_all_shared_prompts_of_the_default_are_about_twice_what_an_instance_can_
 
 def test_a_scenario_that_names_no_latency_model_is_served_by_hardware() -> None:
     whole = Scenario.load({"workload": SMALL["workload"]}).resolved()["cluster"]
-    assert whole["latency"] == {"model": "hardware", "profile": "auto", "host": "auto"}
+    assert whole["latency"] == {"model": "hardware", "profile": "auto", "default_engine": "vllm-0.18", "host": "auto"}
     pool = {"workload": SMALL["workload"], "cluster": {"deployments": {"a": {"instances": 1}}}}
     assert Scenario.load(pool).resolved()["cluster"]["deployments"]["a"]["latency"]["model"] == "hardware"
 

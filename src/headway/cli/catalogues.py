@@ -99,7 +99,9 @@ def calibrate(
     model: Annotated[
         str | None, Parameter(help="The measured model: a name or a config.json. Default: the file's model column.")
     ] = None,
-    host: Annotated[str | None, Parameter(help="Host time to add to each measured step. Default: 500us.")] = None,
+    host: Annotated[
+        str | None, Parameter(help="Host time to add to each measured step. Default: 500us, assumed.")
+    ] = None,
     as_of: Annotated[str | None, Parameter(help="Date of the measurement, for the profile.")] = None,
     as_json: AsJson = False,
 ) -> Page | Json:
@@ -108,7 +110,6 @@ def calibrate(
     The measurements are step times, or with --scenario a recorded run. Prints the held-out error.
     """
     from headway.display.progress import Bar
-    from headway.experiment.calibrate import HOST
     from headway.experiment.calibrate import calibrate as fit_steps
     from headway.experiment.engine_fit import calibrate_run
     from headway.report import validation
@@ -125,6 +126,6 @@ def calibrate(
     if gpu is None:
         say(f"no --gpu: assuming an {USUAL_GPU}")
     with Bar(None, "rounds of the fit") as bar:
-        fit = fit_steps(file, gpu or USUAL_GPU, model, output, host or HOST, as_of, progress=bar.update)
+        fit = fit_steps(file, gpu or USUAL_GPU, model, output, host, as_of, progress=bar.update)
     say(f"wrote {output}")
     return fit.summary() if as_json else Page([validation.calibration_report(fit)], example)

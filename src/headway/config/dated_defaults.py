@@ -21,6 +21,7 @@ class Defaults(Struct, frozen=True):
     effective_load: LoadRule  # `signals.effective_load`
     auto: bool  # whether `lru_blocks` defaults to `auto`, which is the capacity of each instance's KV cache
     belief: Belief  # `signals.belief`, if instances report KV events
+    engine: str  # `default_engine` of the latency model `hardware`; auto: none
     # `policies.routing` of a gateway. With the rule `outstanding`, all idle engines have the same load. If cold prompts
     # arrive one at a time, `weighted` then sends all of them to the first engine. `kv-aware-spill` spreads them.
     gateway_routing: str
@@ -35,6 +36,7 @@ SETS: Final[dict[Dated, Defaults]] = {
         effective_load="snapshot",
         auto=False,
         belief="routed",
+        engine="auto",
         gateway_routing="weighted",
         gateway_max_queue=1024,
     ),
@@ -43,6 +45,7 @@ SETS: Final[dict[Dated, Defaults]] = {
         effective_load="outstanding",
         auto=True,
         belief="both",
+        engine="vllm-0.18",
         gateway_routing="kv-aware-spill",
         gateway_max_queue=None,
     ),

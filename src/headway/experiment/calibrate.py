@@ -15,7 +15,6 @@ from headway.errors import HeadwayError, argument
 from headway.latency import calibration as steps
 from headway.latency import read_gpu
 
-HOST: Final = "500us"  # host time of the shipped profiles
 NOT_TOLD: Final = "not told"  # `as_of` of a profile without a date
 
 
@@ -25,14 +24,16 @@ def calibrate(
     gpu: object = "h200",
     model: str | None = None,
     output: str | Path | None = None,
-    host: str = HOST,
+    host: str | None = None,
     as_of: str | None = None,
     progress: Callable[[int], None] | bool = True,
 ) -> steps.Calibration:
     """Fit a profile to the steps of a CSV file, and write it to `output`. The `gpu` (a name or a mapping of figures)
-    sets the limits of the fit. `model` is the model of all steps; without it, the file needs a column `shape`."""
+    sets the limits of the fit. `model` is the model of all steps; without it, the file needs a column `shape`.
+    `host` is the engine's own time per step; without it, the profile says that this time is assumed."""
     card = read_gpu(gpu, "gpu")
-    duration_ps(host, "host")
+    if host is not None:
+        duration_ps(host, "host")
     if output is not None:
         check(Path(output))
     rounds = count(1)

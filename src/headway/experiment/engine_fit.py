@@ -29,7 +29,7 @@ from headway.experiment.engine_run import EngineRun, log_error
 from headway.experiment.linear_fit import LinearFit, fit_linear
 from headway.experiment.validate import Validation, before_and_after
 from headway.latency.gpus import Gpu
-from headway.latency.profiles import Profile
+from headway.latency.profiles import HOST, Profile, read_profile
 from headway.latency.step_cost import Constants
 from headway.latency.step_models.hardware import Hardware
 from headway.results.recorded import Served
@@ -43,6 +43,7 @@ STEPS: Final = ((0.7, 0.0), (0.2, 0.0), (0.05, 0.0), (0.3, 0.1), (0.1, 0.03), (0
 REDUCE_STEPS: Final = ((0.7, 0.7), (0.3, 0.4), (0.1, 0.2), (0.05, 0.1), (0.02, 0.04), (0.01, 0.02))
 SPEC_SHEET: Final = "from a spec sheet; the run shows only one factor"
 LEAST_HOST_PS: Final = 10**7
+ENGINE_KEYS: Final = ("engine", "default_engine", "host", "host_sequence")
 LEAST_REDUCE: Final = 0.1  # minimum factor on the times of all-reduces
 
 Point = tuple[float, float]  # logarithm of the host time in picoseconds, and logarithm of the factor
@@ -115,7 +116,7 @@ def fit_profile(
             data = loaded.resolved()
             latency = data["cluster"]["latency"]
             # The profile has the times of the engine.
-            kept = {key: value for key, value in latency.items() if key not in ("engine", "host", "host_sequence")}
+            kept = {key: value for key, value in latency.items() if key not in ENGINE_KEYS}
             data["cluster"]["latency"] = kept | {"profile": str(file)}
             return engine.simulate(Scenario.load(data))
 
@@ -157,9 +158,12 @@ def _profile(loaded: Scenario) -> tuple[Profile, Gpu]:
     model = loaded.cluster.latency_model()
     assert isinstance(model, Hardware)
     step, sequence = model.host
-    engine = model.profile.engine if (named := latency.get("engine", "auto")) == "auto" else named
-    profile = replace(model.profile, host_ps=step, host_sequence_ps=sequence, engine=engine)
-    return profile, loaded.cluster.card()
+    gpu, name = loaded.cluster.card(), latency["profile"]
+    # Without the kernels of the engine: a profile that names the engine gets them.
+    profile = read_profile(gpu.name if name == "auto" else name, gpu, "cluster.latency.profile")
+    assumed = {name: reason for name, reason in profile.assumed.items() if name != HOST}  # a run determines it
+    named = model.profile.engine
+    return replace(profile, host_ps=step, host_sequence_ps=sequence, engine=named, assumed=assumed), gpu
 
 
 def _nearness(constants: Constants, gpu: Gpu) -> float:

@@ -3,13 +3,14 @@
 from typing import Any, ClassVar, Final
 
 from headway.config.arguments import checked
+from headway.config.dated_defaults import CURRENT, SETS
 from headway.config.keys import keys_of
 from headway.display.displayed import Document, cells, columns_of
 from headway.latency.base import Chunk
 from headway.latency.engines import engines
 from headway.latency.fit import CACHES_OF_8_BITS, FREE, KINDS, OF_BANDWIDTH, OF_FLOPS
 from headway.latency.gpus import Gpu, gpus, interconnect
-from headway.latency.profiles import Profile, read_profile
+from headway.latency.profiles import HOST, Profile, read_profile
 from headway.latency.step_cost import Constants
 from headway.latency.step_models.hardware import PS_PER_MS, step_times
 from headway.latency.tables import plain
@@ -92,6 +93,11 @@ def hardware(name: str | None = None, model: str = MODEL, tp: int = 1) -> Profil
             "step_us": engine.step_ps / PS_PER_US,
             "sequence_us": engine.sequence_ps / PS_PER_US,
             "quantise_us": engine.quantise_ps / PS_PER_US,
+            "kv8_tb_s": engine.kv8_tb_s,
+            "fp8_many_tb_s": engine.fp8_many_tb_s,
+            "fp8_share": engine.fp8_share,
+            "packed_tb_s": engine.packed_tb_s,
+            "packed_tflops": engine.packed_tflops,
             "source": engine.source.strip(),
         }
         for name, engine in engines().entries.items()
@@ -140,6 +146,7 @@ def _about(profile: Profile, gpu: Gpu | None) -> Json:
         "covers": list(profile.covers),
         "assumed": dict(profile.assumed),
         "engine": profile.engine,
+        "default_engine": SETS[CURRENT].engine if HOST in profile.assumed else None,
         "host_ms": profile.host_ps / PS_PER_MS,
         "host_sequence_us": profile.host_sequence_ps / PS_PER_US,
         "all_reduce_times": profile.all_reduce_times,

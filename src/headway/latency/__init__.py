@@ -25,7 +25,7 @@ from headway.latency.step_models.hardware import step_times
 from headway.latency.tables import plain
 
 __all__ = ["MODELS", "Gpu", "GpuSpec", "KvLayout", "LatencyModel", "LatencySpec", "ModelShape", "ModelSpec"]
-__all__ += ["build", "explicit", "kv_blocks", "kv_layout", "read_gpu", "read_model"]
+__all__ += ["build", "dated", "explicit", "kv_blocks", "kv_layout", "read_gpu", "read_model"]
 
 _MODULES: Final = [import_module(f"{step_models.__name__}.{file.name}") for file in iter_modules(step_models.__path__)]
 DEFAULT: Final = "hardware"
@@ -73,6 +73,15 @@ def explicit(data: dict[str, Any]) -> dict[str, Any]:
     """Return a valid `latency:` section, with the default values of all keys that it does not set."""
     name = plain(str(data.get("model", DEFAULT)))
     return {"model": name, **write(MODELS[name].keys()), **{key: data[key] for key in data if key != "model"}}
+
+
+def dated(data: Any, engine: str) -> Any:
+    """Return a `latency:` section with this `default_engine`, if its model has that key and the section does not set
+    it. Other values stay unchanged: the code that reads them reports the errors."""
+    rest = {} if data is None else data
+    if engine == "auto" or not isinstance(rest, dict) or plain(str(rest.get("model", DEFAULT))) != DEFAULT:
+        return data
+    return {"model": DEFAULT, **rest} | {"default_engine": rest.get("default_engine", engine)}
 
 
 class _Callable(ModuleType):

@@ -17,13 +17,15 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from headway.config.units import duration_text
 from headway.config.wording import shown
 from headway.display.displayed import Displayed, columns_of
 from headway.errors import HeadwayError
 from headway.latency.base import Chunk
 from headway.latency.exact_numbers import not_negative, positive
 from headway.latency.fit import CACHES_OF_8_BITS, Step, fit, kinds_of, unidentified
-from headway.latency.gpus import Gpu
+from headway.latency.gpus import Gpu, gpus
+from headway.latency.profiles import HOST, MODEL_OF_OTHERS, read_profile
 from headway.latency.shapes import read_model
 from headway.latency.shards import Shard, shard
 from headway.latency.step_cost import Constants
@@ -81,8 +83,10 @@ class Calibration(Displayed, Struct, frozen=True):
             "constants": asdict(self.constants),
         }
 
-    def document(self, source: str, as_of: str, host: str = "1ms") -> str:
-        """Return the text of a profile file."""
+    def document(self, source: str, as_of: str, host: str | None = None) -> str:
+        """Return the text of a profile file. Without a host time, that of the measured cards is assumed."""
+        known = read_profile(MODEL_OF_OTHERS, gpus().entries[MODEL_OF_OTHERS], "gpu")
+        assumed = self.assumed if host is not None else self.assumed | {HOST: known.assumed[HOST]}
         error = {
             f"{held.phase}, {held.steps} steps held out": f"median {held.median:.1%}, 90th percentile {held.p90:.1%}"
             for held in self.errors
@@ -98,8 +102,8 @@ class Calibration(Displayed, Struct, frozen=True):
             "context": list(self.context),
             "shapes": list(self.shapes),
             "covers": list(self.covers),
-            "assumed": self.assumed,
-            "host": host,
+            "assumed": assumed,
+            "host": host or duration_text(known.host_ps),
             "constants": {key: _short(value) for key, value in asdict(self.constants).items()},
         }
         return yaml.safe_dump(content, sort_keys=False, width=120)

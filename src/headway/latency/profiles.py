@@ -22,6 +22,7 @@ from headway.latency.tables import document_of, plain
 
 FOLDER: Final = "profiles"
 MODEL_OF_OTHERS: Final = "h200"  # profile whose efficiencies are used for uncalibrated cards
+HOST: Final = "host"  # in `assumed`: the host times of the profile belong to no engine that was measured
 
 
 class Profile(Struct, frozen=True):
@@ -41,7 +42,7 @@ class Profile(Struct, frozen=True):
     engine: str = ""  # the engine and its version that the host's times belong to
     covers: tuple[Literal["experts", "fp8", "packed"], ...] = ()  # what was measured beside dense models of 16 bits
     graph_sizes: GraphSizes = ()  # numbers of tokens for which the engine has captured CUDA graphs
-    assumed: dict[str, str] = {}  # constant that the measurements do not determine -> the reason
+    assumed: dict[str, str] = {}  # constant (or "host") that the measurements do not determine -> the reason
     # The times of all-reduces, relative to those of the card's link. 1.0 unless a run on several GPUs was fitted.
     all_reduce_times: float = 1.0
     format: int = 1
@@ -122,6 +123,6 @@ def spec_sheet(gpu: Gpu) -> Profile:
         context=(1, 0),
         shapes=(),
         covers=(),
-        assumed={},
+        assumed={HOST: known.assumed[HOST]},
         engine="",
     )

@@ -36,8 +36,8 @@ from headway.latency.shards import Matmul, Shard
 MEGA = 1e6  # 1 TB/s is 1e6 bytes per microsecond, and 1 TFLOP/s is 1e6 operations per microsecond
 
 
-# Rates that may be 0. The rate of a more general kind of work then takes their place.
-OPTIONAL = ("fp8_tb_s", "kv8_tb_s", "expert_tb_s", "expert_tflops", "packed_tb_s", "packed_tflops")
+# Rates that may be 0. The rate of a more general kind of work then takes their place, or there is no limit.
+OPTIONAL = ("fp8_tb_s", "fp8_many_tb_s", "kv8_tb_s", "expert_tb_s", "expert_tflops", "packed_tb_s", "packed_tflops")
 
 
 class Constants(Struct, frozen=True):
@@ -69,6 +69,7 @@ class Constants(Struct, frozen=True):
     tile: Annotated[int, Doc("tokens of a tile", type="tokens")] = 128
     fp8_speedup: Annotated[float, Doc("speedup of matmuls in 8 bits", type="times")] = 1.0
     fp8_tb_s: Annotated[float, Doc("reading weights of 8 bits; 0: as other weights", type="TB/s")] = 0.0
+    fp8_many_tb_s: Annotated[float, Doc("a second limit of that in steps above 16 tokens; 0: none", type="TB/s")] = 0.0
     fp8_us: Annotated[float, Doc("rounding activations to 8 bits, per layer", type="µs")] = 0.0
     fp8_bytes: Annotated[float, Doc("traffic of that, per token and number of the hidden state", type="bytes")] = 0.0
     kv8_tb_s: Annotated[float, Doc("reading a KV cache of 8 bits; 0: as other caches", type="TB/s")] = 0.0
@@ -101,6 +102,9 @@ class Constants(Struct, frozen=True):
         return self
 
 
+FEW_TOKENS = 16  # up to so many tokens, `fp8_many_tb_s` is no limit
+
+
 def cube_root(value: float) -> float:
     """Return the cube root by Newton's method, because the last bit of math.cbrt differs between machines."""
     if value <= 0.0:
@@ -114,8 +118,15 @@ def cube_root(value: float) -> float:
     return ldexp(root, third)
 
 
-def matmul_us(gpu: Constants, matmul: Matmul, tokens: float) -> float:
-    """Return the time to read the weights of a type and to multiply the tokens with them."""
+def both(tb_s: float, further: float) -> float:
+    """Return the rate of work that is limited by two rates: the cubes of the times add up, as in a matmul."""
+    one, other = 1.0 / tb_s, 1.0 / further
+    return 1.0 / cube_root(one * one * one + other * other * other)
+
+
+def matmul_us(gpu: Constants, matmul: Matmul, tokens: float, limited: bool = False) -> float:
+    """Return the time to read the weights of a type and to multiply the tokens with them. `limited` says whether
+    `fp8_many_tb_s` limits the rate of weights of 8 bits."""
     read, rows = matmul.weights * matmul.bytes_a_weight, tokens
     memory_tb_s, tflops = gpu.weights_tb_s, gpu.matmul_tflops
     if matmul.experts > 1:
@@ -128,6 +139,8 @@ def matmul_us(gpu: Constants, matmul: Matmul, tokens: float) -> float:
         memory_tb_s, tflops = gpu.expert_tb_s or memory_tb_s, gpu.expert_tflops or tflops
     elif matmul.bytes_a_weight == 1.0:
         memory_tb_s = gpu.fp8_tb_s or memory_tb_s
+        if limited and matmul.eight_bits:
+            memory_tb_s = both(memory_tb_s, gpu.fp8_many_tb_s)
     if matmul.bytes_a_weight < 1.0:
         memory_tb_s, tflops = gpu.packed_tb_s or memory_tb_s, gpu.packed_tflops or tflops
     elif matmul.eight_bits:
@@ -141,6 +154,7 @@ def tokens_us(gpu: Constants, part: Shard, tokens: int, graph_padding: int = 0) 
     """Return the time of the work that depends only on the number of tokens, including the constants per step and per
     layer, without communication. `graph_padding` is how many of the tokens only fill up a CUDA graph."""
     paid = tokens + gpu.tile_share * (ceil(tokens / gpu.tile) * gpu.tile - tokens)
+    limited = gpu.fp8_many_tb_s > 0.0 and tokens > FEW_TOKENS
     total = gpu.step_us + part.layers * (gpu.layer_us + tokens * part.moved / (gpu.elementwise_tb_s * MEGA))
     for matmul in part.matmuls:
         if matmul.experts > 1:  # padding tokens visit no expert
@@ -148,7 +162,7 @@ def tokens_us(gpu: Constants, part: Shard, tokens: int, graph_padding: int = 0) 
             total += sorting_us(gpu, part, matmul, routed)
             total += matmul_us(gpu, matmul, routed)
         else:
-            total += matmul_us(gpu, matmul, paid)
+            total += matmul_us(gpu, matmul, paid, limited)
     if part.eight_bits:
         total += rounding_us(gpu, part, tokens)
     return total

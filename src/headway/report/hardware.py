@@ -15,6 +15,12 @@ SEEN = (
 )
 NOT_MEASURED = "A spec sheet profile uses the card's peaks with the efficiencies of a measured card; results say so."
 
+LIMITS = (
+    "8 bits: for each layer and 1,024 numbers of the hidden state, if activations are rounded. TB/s and TFLOP/s: the "
+    "engine's kernels on an H200, for a KV cache of 8 bits, for weights of 8 bits above 16 tokens, and for weights "
+    "below 8 bits. Other cards have them in proportion; 0: as the profile."
+)
+
 ORIGINS = {
     "measured": "fitted to measurements of this GPU",
     "derived": "this card's peak × the efficiency of a measured card",
@@ -82,17 +88,33 @@ def _host(profile: Profile) -> str:
     if profile["host_sequence_us"]:
         parts.append(f"{profile['host_sequence_us']:g} µs per sequence")
     engine = profile["engine"] or "the profile names no engine"
+    if profile["default_engine"]:
+        engine = f"assumed: scenarios use {profile['default_engine']} instead"
     return f"{' and '.join(parts)}, in addition to the GPU's time ({engine})"
 
 
 def _engines(engines: Mapping[str, Any]) -> list[RenderableType]:
-    """Return the host times of the known engines, which replace those of the profile."""
-    figures = ("step_us", "sequence_us", "quantise_us")
-    rows = [[name, *(f"{host[key]:g}" for key in figures), host["source"]] for name, host in engines.items()]
-    grid = table("engine", "step\nµs", "sequence\nµs", "8 bits\nµs / layer", "source", rows=rows, left=(0, 4))
-    grid.columns[4].no_wrap = False
-    title = Text("Host times of engines, which `latency: {engine: NAME}` uses instead", style="bold")
-    return [title, grid]
+    """Return the times of the known engines, which replace those of the profile."""
+    figures = ("step_us", "sequence_us", "quantise_us", "kv8_tb_s", "fp8_many_tb_s", "packed_tb_s", "packed_tflops")
+    rows = [[name, *(f"{engine[key]:g}" for key in figures)] for name, engine in engines.items()]
+    heads = (
+        "engine",
+        "step\nµs",
+        "sequence\nµs",
+        "8 bits\nµs",
+        "KV\nTB/s",
+        "8 bits\nTB/s",
+        "below 8\nTB/s",
+        "\nTFLOP/s",
+    )
+    grid = table(*heads, rows=rows, left=(0,))
+    sources = [Text(f"{name}: {engine['source']}") for name, engine in engines.items()]
+    for name, engine in engines.items():
+        shares = ", ".join(f"{share:g} times as fast on {card}" for card, share in engine["fp8_share"].items())
+        if shares:
+            sources.append(Text(f"{name}: matmuls in 8 bits are {shares} as in proportion"))
+    title = Text("Times of engines, which `latency: {engine: NAME}` uses instead", style="bold")
+    return [title, grid, Text(LIMITS), *sources]
 
 
 def _memory(card: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -28,6 +28,7 @@ from headway.policies.registry import DEFAULT_POLICIES
 from headway.results.recorder import Targets
 from headway.scenario import overrides, references
 from headway.scenario.cluster_spec import Cluster
+from headway.scenario.default_engine import with_default_engine
 from headway.scenario.life_spec import Fault, Scaling, read_faults, write_faults
 from headway.scenario.pd_spec import ROLES
 from headway.types import Belief, Json, LoadRule
@@ -266,11 +267,13 @@ class Scenario(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def expand(cls, data: Any, where: str) -> Any:
-        """Drop the keys `name` and `defaults` if they are null. Add the signals that the set of defaults supplies."""
+        """Drop the keys `name` and `defaults` if they are null. Add what the set of defaults supplies."""
         data = {key: value for key, value in data.items() if value is not None or key not in ("name", "defaults")}
         signals, date = data.get("signals"), data.get("defaults", CURRENT)
-        if isinstance(date, str) and date in SETS and isinstance(signals, dict | None):
-            data["signals"] = SignalSpec.dated(SETS[date], signals)
+        if isinstance(date, str) and date in SETS:
+            if isinstance(signals, dict | None):
+                data["signals"] = SignalSpec.dated(SETS[date], signals)
+            data["cluster"] = with_default_engine(data.get("cluster"), SETS[date].engine)
         return data
 
     def validate(self, where: str) -> Scenario:

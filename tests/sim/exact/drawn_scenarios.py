@@ -124,7 +124,7 @@ def draw_priced(draws: Draws) -> Json:
     """The keys of `cluster` that decide step times, for the model `hardware` with experts, 8 bits or several GPUs."""
     size, kv_size = pick(draws, 2, 1, 0.53125), pick(draws, 2, 1)
     model = {**pick(draws, TOY, TOY_EXPERTS), "dtype_bytes": size, "kv_dtype_bytes": kv_size}
-    keys = {"model": "hardware", "engine": pick(draws, "auto", "vllm-0.18", "vllm-2025")}
+    keys = {"model": "hardware", "engine": pick(draws, "auto", "vllm-0.18", "vllm-0.19")}
     keys["expert_skew"] = pick(draws, 0, 0.5, 1)
     if pick(draws, True, False):
         keys["host_sequence"] = pick(draws, "0s", "7us", "1ms")

@@ -8,8 +8,10 @@ from fractions import Fraction
 from typing import Annotated, Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.config import section
+from headway.config.dated_defaults import CURRENT, SETS
 from headway.config.keys import QUIET, Doc, Form, Unit
 from headway.config.schema import Names
 from headway.config.wording import join_words, shown
@@ -17,12 +19,12 @@ from headway.errors import HeadwayError
 from headway.latency import step_cost
 from headway.latency.all_reduce import AllReduce, all_reduce, exchange
 from headway.latency.base import FOREVER, Chunk, LatencyKind, LatencyModel, Run, times
-from headway.latency.engines import ENGINE_NAME, engines
+from headway.latency.engines import ENGINE_NAME, Engine, engines, find_engine
 from headway.latency.exact_numbers import AutoDuration, not_negative
 from headway.latency.gpus import Gpu, gpus, interconnect, read_gpu
 from headway.latency.graphs import AutoGraphSizes, padded
 from headway.latency.joint_steps import JointHardware
-from headway.latency.profiles import Profile, read_profile
+from headway.latency.profiles import HOST, MODEL_OF_OTHERS, Profile, read_profile
 from headway.latency.shapes import ModelShape, read_model
 from headway.latency.shards import Shard, shard, window_shard
 from headway.latency.tables import SPELLED
@@ -57,7 +59,18 @@ class HardwareParameters(Struct):
     engine: Annotated[
         str,
         ENGINE_NAME,
-        Doc("engine whose host times are used; auto uses those of the profile", type="text"),
+        Doc("engine whose times are used; auto uses those of the profile", type="text"),
+        QUIET,
+    ] = "auto"
+    default_engine: Annotated[
+        str,
+        ENGINE_NAME,
+        Doc(
+            "engine whose times are used if `engine` and the host times are auto, and the profile only assumes its "
+            "host time; auto keeps the assumption",
+            default=SETS[CURRENT].engine,
+            type="text",
+        ),
         QUIET,
     ] = "auto"
     host_ps: Annotated[AutoDuration, "added to each step for work on the host; auto uses the engine's time"] = "auto"
@@ -306,6 +319,12 @@ class HardwareVerifier:
         return first + kv * context, increment + kv * growth, FOREVER if past or not chunks else 1
 
 
+def _engine(name: str, where: str) -> Engine | None:
+    if name == "auto":
+        return None
+    return engines().find(name, "engine", where, "set 'host' and 'host_sequence' instead")
+
+
 def _build(
     keys: HardwareParameters, where: str, model: ModelShape, gpu: Gpu, tp: int, dp: int = 1, ep: bool = False
 ) -> Hardware:
@@ -314,11 +333,17 @@ def _build(
     profile = read_profile(gpu.name if keys.profile == "auto" else keys.profile, gpu, f"{where}.profile")
     part = shard(model, tp, where, keys.expert_skew, dp, ep)
     step, sequence, exposed = profile.host_ps, profile.host_sequence_ps, 0
-    if keys.engine != "auto":
-        engine = engines().find(keys.engine, "engine", f"{where}.engine", "set 'host' and 'host_sequence' instead")
-        quantise = part.layers * engine.quantise_ps if part.eight_bits else 0
-        step, exposed = engine.step_ps + quantise, engine.exposed_ps + quantise
-        sequence = engine.sequence_ps
+    engine = _engine(keys.engine, f"{where}.engine")
+    default = _engine(keys.default_engine, f"{where}.default_engine")
+    if HOST in profile.assumed and keys.engine == keys.host_ps == keys.host_sequence_ps == "auto":
+        engine = default
+    if engine is not None:
+        step, sequence, exposed = engine.step_ps, engine.sequence_ps, engine.exposed_ps
+        profile = replace(profile, engine=engine.name)
+    if (runs := find_engine(profile.engine)) is not None:
+        known = read_profile(MODEL_OF_OTHERS, gpu, where).constants
+        constants = runs.kernels(profile.constants, known, part.hidden, profile.gpu)
+        profile = replace(profile, constants=constants)
     if keys.host_ps != "auto":
         step, exposed = keys.host_ps, 0
     if keys.host_sequence_ps != "auto":
