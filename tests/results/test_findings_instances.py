@@ -46,6 +46,7 @@ def test_the_ranks_of_a_slow_engine_are_compared_with_those_of_other_engines() -
     chat: Any = {"prompt_tokens": {"dist": "lognormal", "mean": 900, "std": 700}}
     chat |= {"output_tokens": {"dist": "lognormal", "mean": 180, "std": 110}}
     scenario: Any = {"workload": {"requests": 600, "rate": "50/s", **chat}, "cluster": {"instances": 2, "dp": 2}}
+    scenario["cluster"] |= {"latency": {"model": "hardware", "host": "500us"}}  # at other speeds the engines saturate
     scenario |= {"slo": {"ttft": "400ms", "tpot": "25ms"}, "policies": {"routing": "round-robin"}}
     scenario |= {"faults": [{"at": "1s", "instance": "instance-1", "kind": "slow", "factor": 4}]}
     run = headway.simulate(scenario, progress=False)

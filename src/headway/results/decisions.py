@@ -124,7 +124,8 @@ RECORDED_BY_KIND: Final = sorted(RECORDED, key=lambda name: list(UNITS).index(SI
 RECORDED_SINGLE: Final = [name for name in RECORDED_BY_KIND if name != "tier_used"]  # signals with a single value
 EACH: Final = (*(name for name in RECORDED if name in RECORDED_SINGLE), "believed_tokens", "estimated_ttft_ps")
 SECONDS: Final = {name: float for name in RECORDED if SIGNALS[name].kind == "seconds"}
-TYPES: Final = {**types_of(Decision), **SECONDS, "candidate": int, "chosen": bool}
+# Without an estimator, the expected tokens are missing, which a column of pandas can only say with floats.
+TYPES: Final = {**types_of(Decision), **SECONDS, "candidate": int, "chosen": bool, "expected_tokens": float}
 
 
 class Rows(Protocol):

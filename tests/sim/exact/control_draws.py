@@ -183,6 +183,7 @@ ESTIMATORS: Drawn = {
     "constant": lambda draws: {"tokens": pick(draws, 1, 20, 256)},
     "ratio": lambda draws: {"ratio": pick(draws, 0.1, 1.5), "most_tokens": pick(draws, None, 10)},
     "noisy-oracle": lambda draws: {"error": pick(draws, 0, 0.5, 2), "law": pick(draws, "normal", "uniform")},
+    "moving-mean": lambda draws: {"pace": pick(draws, 0.05, 0.5), "first_guess": pick(draws, 1, 256)},
 }
 
 STAGES: dict[str, Drawn] = {
