@@ -53,6 +53,7 @@ def scenario(load: str, rate: float, seed: int, decider: Any) -> Json:
             "gpu": "h100",
             "model": "llama-3.1-70b",
             "tp": 4,
+            "latency": {"host": "500us"},  # that of the table in the docs
             "architecture": "disaggregated",
             "prefill": {"instances": 1},
             "decode": {"instances": 3},
