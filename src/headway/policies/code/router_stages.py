@@ -91,13 +91,14 @@ class CodedRouter(Coded):
         return cached
 
     def _observe(self, event: Event) -> None:
+        arguments: tuple[Any, ...]
         match event:
             case Routed():
                 name, arguments = "routed", (event.request, event.instance)
             case FirstToken():
                 name, arguments = "first_token", (event.request, event.instance)
             case Finished():
-                name, arguments = "finished", (event.request, event.instance, event.output_tokens, event.outcome)  # type: ignore[assignment]
+                name, arguments = "finished", (event.request, event.instance, event.output_tokens, event.outcome)
             case _:
                 return
         function = self.running.functions.get(name)
@@ -207,14 +208,17 @@ class CodedAdmission(CodedRouter):
         raise self.wrong(verdict, request)
 
 
+def _halves(answer: Any) -> tuple[Any, Any]:
+    """Return an answer and what a program returned with it, or None."""
+    return answer if type(answer) is tuple and len(answer) == 2 else (answer, None)
+
+
 class CodedPriority(CodedRouter):
     stage = "priority"
 
     def prioritise(self, request: Request, cluster: ClusterView) -> Priority:
         self.prepare(request, cluster)
-        answer, hints = self.ask(self.call, request, request, cluster), None
-        if type(answer) is tuple and len(answer) == 2:
-            answer, hints = answer
+        answer, hints = _halves(self.ask(self.call, request, request, cluster))
         score, reason = self.number(answer, request), f"scored by {self.program.name}"
         if hints is None:
             return Priority(score, reason=reason)
@@ -228,9 +232,7 @@ class CodedEstimator(CodedRouter):
 
     def estimate(self, request: Request, cluster: ClusterView) -> Estimate:
         self.prepare(request, cluster)
-        answer, error = self.ask(self.call, request, request, cluster), None
-        if type(answer) is tuple and len(answer) == 2:
-            answer, error = answer
+        answer, error = _halves(self.ask(self.call, request, request, cluster))
         tokens = max(1, int(self.number(answer, request, MOST_EXPECTED) + 0.5))
         if error is not None and self.number(error, request) < 0:
             raise self.wrong(error, request)
