@@ -119,6 +119,8 @@ def print_all_reduce() -> None:
     folder = Path(spec.submodule_search_locations[0]) / "systems" / "data"
     sources = {
         "nvlink4-nvswitch": "h200_sxm/comm/vllm/0.19.0",
+        "nvlink4-nvswitch-h100": "h100_sxm/comm/vllm/0.19.0",
+        "nvlink4-nvswitch-h100 of vllm-2025": "h100_sxm/comm/vllm/0.14.0",
         "nvlink3-nvswitch": "a100_sxm/comm/vllm/0.14.0",
         "nvlink5-nvswitch": "b200_sxm/comm/vllm/0.24.0",
         "pcie4": "l40s/comm/vllm/0.22.0",
@@ -142,6 +144,7 @@ def print_exchange() -> None:
     folder = Path(spec.submodule_search_locations[0]) / "systems" / "data"
     sources = {
         "nvlink4-nvswitch": "h200_sxm/comm/nccl/2.29.2",
+        "nvlink4-nvswitch-h100": "h100_sxm/comm/nccl/2.29.2",
         "nvlink3-nvswitch": "a100_sxm/comm/nccl/2.27.3",
         "nvlink5-nvswitch": "b200_sxm/comm/nccl/2.29.2",
         "pcie4": "l40s/comm/nccl/2.27.3",

@@ -16,7 +16,7 @@ CARD = {"name": "mine", "memory": "80GB", "bandwidth": "3TB/s", "tflops": 900, "
 @pytest.mark.parametrize(
     ("card", "link", "gb_s", "peer"),
     [
-        ("h100", "nvlink4-nvswitch", 450, True),
+        ("h100", "nvlink4-nvswitch-h100", 450, True),
         ("h200", "nvlink4-nvswitch", 450, True),
         ("b200", "nvlink5-nvswitch", 900, True),
         ("a100-80gb", "nvlink3-nvswitch", 300, True),

@@ -32,6 +32,7 @@ DATA = Path(os.environ.get("HEADWAY_SHARED", ROOT.parent / "shared")) / "calibra
 SILICON = DATA.parents[1] / "validation" / "silicon"
 measured = pytest.mark.skipif(not DATA.exists(), reason="the measured steps are not here")
 H200 = read_gpu("h200", "gpu")
+H100 = read_gpu("h100", "gpu")
 FP8 = {"like": "llama-3.1-70b", "dtype_bytes": 1, "kv_dtype_bytes": 1}
 
 
@@ -175,6 +176,25 @@ def test_an_all_reduce_takes_the_measured_time_at_a_measured_size() -> None:
     assert reduce.time_us(8192) == 4.987
     assert reduce.time_us(1 << 20) == 14.05
     assert reduce.time_us(3 << 19) == pytest.approx((14.05 + 18.32) / 2)
+
+
+def test_an_older_engine_takes_longer_for_large_messages_between_eight_gpus() -> None:
+    for gpu in ("h100", "h200"):
+        link = interconnect(gpus().entries[gpu], 8)
+        recent, older = (all_reduce(link, 8, engine) for engine in ("vllm-0.18", "vllm-2025"))
+        assert older.time_us(1 << 18) > 1.3 * recent.time_us(1 << 18)
+        assert older.time_us(1 << 17) == pytest.approx(recent.time_us(1 << 17), rel=0.04)
+        assert all_reduce(link, 4, "vllm-2025") == all_reduce(link, 4)
+
+
+def test_the_engine_of_a_scenario_decides_its_all_reduces() -> None:
+    def step_ms(tp: int, engine: str) -> float:
+        latency = build({"model": "hardware", "engine": engine}, read_model("llama-3.1-70b", "model"), H100, tp)
+        return latency.run(16, 16_000, ())[0] / 10**9
+
+    # 16 sequences send 256 KiB in each of 160 all-reduces.
+    assert step_ms(8, "vllm-2025") - step_ms(8, "vllm-0.18") == pytest.approx(160 * (14.71 - 10.7) / 1000, rel=1e-3)
+    assert step_ms(4, "vllm-2025") == step_ms(4, "vllm-0.18")
 
 
 def test_a_number_of_gpus_that_was_not_measured_takes_the_time_of_the_next_larger() -> None:

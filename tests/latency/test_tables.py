@@ -114,7 +114,7 @@ def test_a_mixture_uses_two_of_eight_experts_for_a_token() -> None:
 
 def test_a_mapping_of_the_same_figures_is_the_same_gpu_and_model() -> None:
     figures = {"name": "h100", "memory": "80GB", "bandwidth": "3.35TB/s", "tflops": 989, "usd_per_hour": 3.5}
-    figures |= {"visible": "81559MiB", "link": "nvlink4-nvswitch", "idle_watts": 110, "busy_watts": 700}
+    figures |= {"visible": "81559MiB", "link": "nvlink4-nvswitch-h100", "idle_watts": 110, "busy_watts": 700}
     given = read_gpu({**figures, "approximate": ["idle_watts"]}, "gpu")
     assert given == read_gpu("h100", "gpu")
     shape = {"name": "llama-3.1-8b", "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "params": "8.030261248B"}

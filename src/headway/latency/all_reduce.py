@@ -38,9 +38,9 @@ class AllReduce(Struct, frozen=True):
         return us[at - 1] + slope * (size - sizes[at - 1])
 
 
-def all_reduce(link: Interconnect, tp: int) -> AllReduce:
-    """Return the times of an all-reduce between `tp` GPUs."""
-    return _between(ALL_REDUCE, link, tp)
+def all_reduce(link: Interconnect, tp: int, engine: str = "") -> AllReduce:
+    """Return the times of an all-reduce between `tp` GPUs. Some engines take other times than the rest."""
+    return _between(ALL_REDUCE, link, tp, engine)
 
 
 def exchange(link: Interconnect, gpus: int) -> AllReduce:
@@ -49,26 +49,37 @@ def exchange(link: Interconnect, gpus: int) -> AllReduce:
     return _between(EXCHANGE, link, gpus)
 
 
-def _between(file: str, link: Interconnect, gpus: int) -> AllReduce:
+def _between(file: str, link: Interconnect, gpus: int, engine: str = "") -> AllReduce:
     """Return the times between a number of GPUs. If this number was not measured, return the times of the next larger
     number, or else of the largest."""
-    known, measured = _tables(file)[link.name]
+    tables, measured = _tables(file)[link.name]
+    known = tables.get(engine, tables[""])
     number = next((count for count in sorted(known) if count >= gpus), max(known))
     table = known[number]
     return AllReduce(table.sizes, table.us, measured and number == gpus)
 
 
+ByGpus = Mapping[int, AllReduce]
+
+
 @cache
-def _tables(file: str) -> Mapping[str, tuple[Mapping[int, AllReduce], bool]]:
-    """Return for each link its times by number of GPUs, and whether they were measured."""
+def _tables(file: str) -> Mapping[str, tuple[Mapping[str, ByGpus], bool]]:
+    """Return for each link its times by engine ("": all others) and number of GPUs, and whether they were measured."""
     document = document_of(file)
-    first, entries = float(document["first_bytes"]), document["links"]
-    tables: dict[str, tuple[Mapping[int, AllReduce], bool]] = {}
-    for name, entry in entries.items():
+    first, links = float(document["first_bytes"]), document["links"]
+    tables: dict[str, tuple[Mapping[str, ByGpus], bool]] = {}
+    for name, entry in links.items():
         slower = float(entry.get("times", 1.0))
-        rows: Mapping[int, Sequence[Any]] = entries[entry["like"]]["us"] if "like" in entry else entry["us"]
-        tables[name] = {int(tp): _table(first, row, slower) for tp, row in rows.items()}, "like" not in entry
+        source = links[entry["like"]] if "like" in entry else entry
+        by_engine: dict[str, ByGpus] = {"": _rows(first, source["us"], slower)}
+        for engine, rows in source.get("engines", {}).items():
+            by_engine[engine] = {**by_engine[""], **_rows(first, rows, slower)}
+        tables[name] = by_engine, "like" not in entry
     return tables
+
+
+def _rows(first: float, rows: Mapping[int, Sequence[Any]], slower: float) -> ByGpus:
+    return {int(gpus): _table(first, row, slower) for gpus, row in rows.items()}
 
 
 def _table(first: float, row: Sequence[Any], slower: float) -> AllReduce:

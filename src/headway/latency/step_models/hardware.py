@@ -348,7 +348,7 @@ def _build(
         step, exposed = keys.host_ps, 0
     if keys.host_sequence_ps != "auto":
         sequence = keys.host_sequence_ps
-    reduce = all_reduce(interconnect(gpu, tp), tp) if tp > 1 else None
+    reduce = all_reduce(interconnect(gpu, tp), tp, profile.engine) if tp > 1 else None
     sizes = profile.graph_sizes if keys.graph_sizes == "auto" else keys.graph_sizes
     kind = WindowedHardware if part.windowed else Hardware
     return kind(profile, part, (step, sequence), reduce, exposed_ps=exposed, graph_sizes=sizes)
