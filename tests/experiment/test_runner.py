@@ -40,13 +40,11 @@ def test_every_job_is_told_once_with_its_result(workers: int) -> None:
 
 def test_processes_are_kept_from_batch_to_batch() -> None:
     with runner_of(2) as runner:
-        first = set(results(runner, jobs(runner_jobs.process, 8)).values())
-        second = set(results(runner, jobs(runner_jobs.process, 8)).values())
-        assert os.getpid() not in first
-        assert first & second
-        assert len(first | second) <= 2
-        more = set(results(runner, jobs(runner_jobs.process, 2)).values())
-        assert more <= first | second
+        batches = [set(results(runner, jobs(runner_jobs.process, 8)).values()) for _ in range(3)]
+    # One process may do all the work of a batch while the other one starts.
+    processes = set().union(*batches)
+    assert len(processes) <= 2
+    assert os.getpid() not in processes
 
 
 def test_what_is_at_home_runs_at_home() -> None:
