@@ -150,7 +150,7 @@ def print_exchange() -> None:
         "pcie4": "l40s/comm/nccl/2.27.3",
         "pcie5": "rtx_pro_6000_server/comm/nccl/2.29.2",
     }
-    sizes = polars.col("message_size")  # bytes on each GPU after the all-gather
+    sizes = polars.col("message_size")  # numbers of 2 bytes on each GPU after the all-gather
     for link, path in sources.items():
         table = polars.read_parquet(folder / path / "nccl_perf.parquet")
         table = table.filter((polars.col("nccl_dtype") == "half") & sizes.is_between(1 << 12, 1 << 28))

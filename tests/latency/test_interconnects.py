@@ -23,7 +23,7 @@ CARD = {"name": "mine", "memory": "80GB", "bandwidth": "3TB/s", "tflops": 900, "
         ("a100-40gb", "nvlink3-nvswitch", 300, True),
         ("h100-nvl", "nvlink4-bridge", 300, True),
         ("h100-pcie", "pcie5", 63, True),
-        ("rtx-pro-6000", "pcie5", 63, True),
+        ("rtx-pro-6000", "pcie5-no-p2p", 63, False),
         ("l40s", "pcie4", 31.5, True),
         ("l4", "pcie4-no-p2p", 31.5, False),
         ("a10g", "pcie4-no-p2p", 31.5, False),

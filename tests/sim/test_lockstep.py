@@ -156,7 +156,7 @@ def test_what_cannot_be_is_refused(keys: Json, sentence: str) -> None:
 
 
 # Rate -> mean TPOT in ms of the ranks and of the instances, as docs/model.md prints them.
-COMPARED = {"2/s": (6.85, 5.72), "8/s": (11.46, 12.32), "16/s": (14.45, 17.68)}
+COMPARED = {"2/s": (6.83, 5.72), "8/s": (11.25, 12.32), "16/s": (14.01, 17.68)}
 
 
 @pytest.mark.full

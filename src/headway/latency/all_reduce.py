@@ -52,38 +52,40 @@ def exchange(link: Interconnect, gpus: int) -> AllReduce:
 def _between(file: str, link: Interconnect, gpus: int, engine: str = "") -> AllReduce:
     """Return the times between a number of GPUs. If this number was not measured, return the times of the next larger
     number, or else of the largest."""
-    tables, measured = _tables(file)[link.name]
+    tables = _tables(file)[link.name]
     known = tables.get(engine, tables[""])
     number = next((count for count in sorted(known) if count >= gpus), max(known))
     table = known[number]
-    return AllReduce(table.sizes, table.us, measured and number == gpus)
+    return AllReduce(table.sizes, table.us, table.measured and number == gpus)
 
 
 ByGpus = Mapping[int, AllReduce]
 
 
 @cache
-def _tables(file: str) -> Mapping[str, tuple[Mapping[str, ByGpus], bool]]:
-    """Return for each link its times by engine ("": all others) and number of GPUs, and whether they were measured."""
+def _tables(file: str) -> Mapping[str, Mapping[str, ByGpus]]:
+    """Return for each link its times by engine ("": all others) and number of GPUs."""
     document = document_of(file)
     first, links = float(document["first_bytes"]), document["links"]
-    tables: dict[str, tuple[Mapping[str, ByGpus], bool]] = {}
+    tables: dict[str, Mapping[str, ByGpus]] = {}
     for name, entry in links.items():
-        slower = float(entry.get("times", 1.0))
-        source = links[entry["like"]] if "like" in entry else entry
-        by_engine: dict[str, ByGpus] = {"": _rows(first, source["us"], slower)}
-        for engine, rows in source.get("engines", {}).items():
-            by_engine[engine] = {**by_engine[""], **_rows(first, rows, slower)}
-        tables[name] = by_engine, "like" not in entry
+        rows: ByGpus = {}
+        if "like" in entry:
+            rows = _rows(first, links[entry["like"]]["us"], float(entry.get("times", 1.0)), measured=False)
+        rows = {**rows, **_rows(first, entry.get("us", {}))}
+        older = entry.get("engines", {}).items()
+        tables[name] = {"": rows, **{engine: {**rows, **_rows(first, by_gpus)} for engine, by_gpus in older}}
     return tables
 
 
-def _rows(first: float, rows: Mapping[int, Sequence[Any]], slower: float) -> ByGpus:
-    return {int(gpus): _table(first, row, slower) for gpus, row in rows.items()}
+def _rows(
+    first: float, rows: Mapping[int, Sequence[Any]], slower: float = 1.0, *, measured: bool = True
+) -> dict[int, AllReduce]:
+    return {int(gpus): _table(first, row, slower, measured) for gpus, row in rows.items()}
 
 
-def _table(first: float, row: Sequence[Any], slower: float) -> AllReduce:
+def _table(first: float, row: Sequence[Any], slower: float, measured: bool) -> AllReduce:
     times: list[float] = []
     for value in row:  # a larger message never takes less time
         times.append(max(float(value) * slower, times[-1] if times else 0.0))
-    return AllReduce(tuple(first * (1 << at) for at in range(len(times))), tuple(times), True)
+    return AllReduce(tuple(first * (1 << at) for at in range(len(times))), tuple(times), measured)
