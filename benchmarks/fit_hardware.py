@@ -16,7 +16,7 @@ import csv
 import importlib.util
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,56 +111,57 @@ def fit_file(file: Path, start: Constants, free: dict[str, tuple[float, float, f
     return constants
 
 
-def print_all_reduce() -> None:
+ALL_REDUCES = {  # link: folder of the operator tables
+    "nvlink4-nvswitch": "h200_sxm/comm/vllm/0.19.0",
+    "nvlink4-nvswitch-h100": "h100_sxm/comm/vllm/0.19.0",
+    "nvlink4-nvswitch-h100, vllm-2025": "h100_sxm/comm/vllm/0.14.0",
+    "nvlink3-nvswitch": "a100_sxm/comm/vllm/0.14.0",
+    "nvlink5-nvswitch": "b200_sxm/comm/vllm/0.24.0",
+    "pcie4": "l40s/comm/vllm/0.22.0",
+    "pcie5": "rtx_pro_6000_server/comm/vllm/0.24.0",
+    "pcie5-no-p2p": "rtx_pro_6000_server/comm/vllm/0.19.0",
+}
+EXCHANGES = {
+    "nvlink4-nvswitch": "h200_sxm/comm/nccl/2.29.2",
+    "nvlink4-nvswitch-h100": "h100_sxm/comm/nccl/2.29.2",
+    "nvlink3-nvswitch": "a100_sxm/comm/nccl/2.27.3",
+    "nvlink5-nvswitch": "b200_sxm/comm/nccl/2.29.2",
+    "pcie4": "l40s/comm/nccl/2.27.3",
+    "pcie5": "rtx_pro_6000_server/comm/nccl/2.29.2",
+}
+
+
+def print_collectives(sources: dict[str, str], file: str, largest: int, times: Callable[[Any], Any]) -> None:
+    """Print the rows of presets/all_reduce.yaml or exchange.yaml. `times` takes the rows of a table that belong to one
+    number of GPUs, and returns milliseconds by size."""
     import polars
 
     spec = importlib.util.find_spec("aiconfigurator_core")
     assert spec is not None and spec.submodule_search_locations
     folder = Path(spec.submodule_search_locations[0]) / "systems" / "data"
-    sources = {
-        "nvlink4-nvswitch": "h200_sxm/comm/vllm/0.19.0",
-        "nvlink4-nvswitch-h100": "h100_sxm/comm/vllm/0.19.0",
-        "nvlink4-nvswitch-h100 of vllm-2025": "h100_sxm/comm/vllm/0.14.0",
-        "nvlink3-nvswitch": "a100_sxm/comm/vllm/0.14.0",
-        "nvlink5-nvswitch": "b200_sxm/comm/vllm/0.24.0",
-        "pcie4": "l40s/comm/vllm/0.22.0",
-        "pcie5": "rtx_pro_6000_server/comm/vllm/0.24.0",
-    }
-    numbers = polars.col("message_size")  # numbers of 2 bytes
+    sizes = polars.col("message_size")  # numbers of 2 bytes; for an exchange, on each GPU after the all-gather
     for link, path in sources.items():
-        table = polars.read_parquet(folder / path / "custom_allreduce_perf.parquet")
-        table = table.filter(polars.col("backend").str.contains("graph") & numbers.is_between(1 << 12, 1 << 27))
+        table = polars.read_parquet(folder / path / file).filter(sizes.is_between(1 << 12, largest))
         print(f"  {link}:\n    us:")
         for gpus in (2, 4, 8):
-            row = table.filter(polars.col("num_gpus") == gpus).sort("message_size")["latency"]
-            print(f"      {gpus}: [{', '.join(f'{ms * 1000:.4g}' for ms in row)}]")
+            found = times(table.filter(polars.col("num_gpus") == gpus).sort("message_size"))
+            print(f"      {gpus}: [{', '.join(f'{ms * 1000:.4g}' for ms in found)}]")
+
+
+def print_all_reduce() -> None:
+    def times(rows: Any) -> Any:
+        return rows.filter(rows["backend"].str.contains("graph"))["latency"]
+
+    print_collectives(ALL_REDUCES, "custom_allreduce_perf.parquet", 1 << 27, times)
 
 
 def print_exchange() -> None:
-    import polars
+    def times(rows: Any) -> Any:
+        half = rows.filter(rows["nccl_dtype"] == "half")
+        gather, scatter = (half.filter(half["op_name"] == name)["latency"] for name in ("all_gather", "reduce_scatter"))
+        return gather + scatter
 
-    spec = importlib.util.find_spec("aiconfigurator_core")
-    assert spec is not None and spec.submodule_search_locations
-    folder = Path(spec.submodule_search_locations[0]) / "systems" / "data"
-    sources = {
-        "nvlink4-nvswitch": "h200_sxm/comm/nccl/2.29.2",
-        "nvlink4-nvswitch-h100": "h100_sxm/comm/nccl/2.29.2",
-        "nvlink3-nvswitch": "a100_sxm/comm/nccl/2.27.3",
-        "nvlink5-nvswitch": "b200_sxm/comm/nccl/2.29.2",
-        "pcie4": "l40s/comm/nccl/2.27.3",
-        "pcie5": "rtx_pro_6000_server/comm/nccl/2.29.2",
-    }
-    sizes = polars.col("message_size")  # numbers of 2 bytes on each GPU after the all-gather
-    for link, path in sources.items():
-        table = polars.read_parquet(folder / path / "nccl_perf.parquet")
-        table = table.filter((polars.col("nccl_dtype") == "half") & sizes.is_between(1 << 12, 1 << 28))
-        print(f"  {link}:\n    us:")
-        for gpus in (2, 4, 8):
-            rows = table.filter(polars.col("num_gpus") == gpus).sort("message_size")
-            gather, scatter = (
-                rows.filter(polars.col("op_name") == name)["latency"] for name in ("all_gather", "reduce_scatter")
-            )
-            print(f"      {gpus}: [{', '.join(f'{ms * 1000:.4g}' for ms in gather + scatter)}]")
+    print_collectives(EXCHANGES, "nccl_perf.parquet", 1 << 28, times)
 
 
 def main() -> None:
