@@ -26,6 +26,7 @@ from headway.gateway.membership.etcd_source import EtcdSource
 from headway.gateway.membership.file_source import FileSource
 from headway.gateway.observing.access_log import AccessLog
 from headway.gateway.observing.gateway_metrics import GatewayMetrics
+from headway.gateway.observing.probes import Probes
 from headway.gateway.observing.recent_decisions import Decisions, Reasons
 from headway.gateway.observing.status import StatusBoard
 from headway.gateway.observing.traffic_records import Records
@@ -218,6 +219,16 @@ class App:
             from headway.gateway.observing.admin import Admin
 
             self.components.append(Admin(self.board, self.orders, config.admin))
+
+        if config.probes is not None:
+            shared = config.worker is not None
+            self.components.append(Probes(self.clock, self.fleet, config.probes, self._why_not_ready, shared))
+
+    def _why_not_ready(self) -> str:
+        """Return why this process accepts no requests; "" if it does."""
+        if self.reception.draining:
+            return "the gateway is shutting down"
+        return "" if self.server is not None else "the gateway starts"
 
     def _set_shutdown(self, config: Config) -> None:
         self.shutdown = config.shutdown

@@ -26,6 +26,7 @@ from headway.gateway.handover.live_handover import HandoverSettings
 from headway.gateway.live_policies import POLICIES_FORM, read_block, read_candidate
 from headway.gateway.membership.etcd_settings import EtcdSettings
 from headway.gateway.observing.observing_settings import AdminSettings, OtelSettings, RecordSettings
+from headway.gateway.observing.probes import ProbeSettings
 from headway.gateway.observing.recent_decisions import ExplainSettings
 from headway.gateway.peers import PeerSettings
 from headway.gateway.prompt_tokens import TokenSettings
@@ -147,6 +148,10 @@ class Config(Struct, frozen=True, kw_only=True):
     peers: Annotated[PeerSettings | None, "other gateways in front of the same engines; see below"] = None
     etcd: Annotated[EtcdSettings | None, "see [Membership](membership.md)"] = None
     admin: Annotated[AdminSettings | None, f"admin API; {OBSERVING}"] = None
+    probes: Annotated[
+        ProbeSettings | None,
+        Doc("liveness and readiness without a key, on a port of their own", type="address or mapping"),
+    ] = None
     explain: Annotated[
         ExplainSettings, Doc(f"decisions to explain; {OBSERVING}", default="20", type="number, mapping or all")
     ] = ExplainSettings()

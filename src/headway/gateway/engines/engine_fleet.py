@@ -92,6 +92,11 @@ class Fleet:
         return {backend.name: backend for backend in (*self.leaving, *self.names.values())}
 
     @property
+    def serving(self) -> int:
+        """The number of engines that can take requests."""
+        return sum(backend.view.state in SERVING for backend in self.names.values())
+
+    @property
     def models(self) -> list[str]:
         return list(dict.fromkeys(model for backend in self.names.values() for model in backend.spec.models))
 

@@ -208,7 +208,7 @@ class Admin:
 
     @endpoint("GET", "/healthz", "Whether an engine takes requests.", replies=HEALTHZ)
     async def healthz(self, request: Request) -> StreamResponse:
-        serving = sum(self.board.backend_status(each)["serving"] for each in self.fleet.members)
+        serving = self.fleet.serving
         ready = serving > 0 and not self.reception.draining
         return self._json(
             {"ready": ready, "serving": serving, "draining": self.reception.draining}, 200 if ready else 503
