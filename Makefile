@@ -7,7 +7,7 @@ ROUTERS := .venv-routers
 # One more than there are cores: some tests wait for servers or for a clock.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
-.PHONY: demo docs test test-full test-live test-long live browser etcd bytecode lint dist wheel bench stress chaos bench-compiled routers bench-gateway clean help
+.PHONY: demo docs test test-full test-live test-long live browser etcd prometheus bytecode lint dist wheel bench stress chaos bench-compiled routers bench-gateway clean help
 # Compiled files are kept: without them every process of the tests would compile the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 CASES ?= base 50k 64-instances long-outputs mooncake
@@ -17,17 +17,17 @@ demo: $(VENV)/.installed  ## which routing policy serves the embedded conversati
 	$(BIN)/headway compare --output runs/demo
 	$(BIN)/headway report runs/demo
 
-test: $(VENV)/.installed-dev browser etcd  ## lint, strict types, layers, and the behaviour of every module
+test: $(VENV)/.installed-dev browser etcd prometheus  ## lint, strict types, layers, and the behaviour of every module
 	@$(MAKE) --no-print-directory -j2 lint bytecode
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not full and not live and not long"
 
-test-full: $(VENV)/.installed-dev browser etcd  ## all of exactness, docs and examples, the compiled wheel, Envoy, QUIC, schemathesis
+test-full: $(VENV)/.installed-dev browser etcd prometheus  ## all of exactness, docs and examples, the compiled wheel, Envoy, QUIC, schemathesis
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "full and not live and not long"
 
 test-live: $(VENV)/.installed-dev live  ## the gateway in front of two replicas of vLLM on the CPU
 	$(BIN)/python -m pytest -m live tests/live
 
-test-long: $(VENV)/.installed-dev browser etcd  ## fresh Hypothesis draws in large numbers, soak tests, fuzzing: hours
+test-long: $(VENV)/.installed-dev browser etcd prometheus  ## fresh Hypothesis draws in large numbers, soak tests, fuzzing: hours
 	HYPOTHESIS_PROFILE=anew $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not live"
 
 live:  ## vLLM on the CPU in an environment of its own (2.5 GB), where it can be installed
@@ -45,6 +45,12 @@ etcd:  ## the system's etcd, where it is missing and can be installed
 	@command -v etcd >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
 	    { apt-get update -qq && apt-get install -y -qq --no-install-recommends etcd-server; } >/dev/null 2>&1 || \
 	    echo "etcd could not be installed; tests that need it are skipped."
+
+# The tests of alerts and of the dashboard run its promtool and its server, and are skipped where it is missing.
+prometheus:  ## the system's Prometheus, where it is missing and can be installed
+	@command -v promtool >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
+	    { apt-get update -qq && apt-get install -y -qq --no-install-recommends prometheus; } >/dev/null 2>&1 || \
+	    echo "Prometheus could not be installed; tests that need it are skipped."
 
 docs: $(VENV)/.installed-docs  ## the documentation site, offline: open build/site/index.html
 	$(BIN)/python -m mkdocs build --strict --quiet

@@ -126,9 +126,12 @@ class App:
         # The components start in this order.
         self.components: list[Component] = [self.tokens, self.signals, self.checks, self.canary]
         self.components += [part for part in optional if part is not None]
-        self._observe()
+        self.etcd_source: EtcdSource | None = None
         if config.etcd is not None:
-            self.components.append(EtcdSource(clock, fleet, self.switch, self.signals, config.etcd, config.port))
+            self.etcd_source = EtcdSource(clock, fleet, self.switch, self.signals, config.etcd, config.port)
+        self._observe()
+        if self.etcd_source is not None:
+            self.components.append(self.etcd_source)
         self.file_source: FileSource | None = None
         if config.file is not None:
             setters = live_settings(self.services, self.checks, self.intake, self.reception, self.access_log)
@@ -212,6 +215,7 @@ class App:
             handover=self.handover,
             records=self.records,
             peers=self.peers,
+            etcd=self.etcd_source,
         )
         if self.peers is not None and self.peers.settings.orders:
             self.peers.snapshot = lambda: self.board.figures()[0]

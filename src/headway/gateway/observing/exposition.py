@@ -68,6 +68,7 @@ _DECLARED: Final = (
     Metric("gauge", "backend_busy", "Share of time that an engine's GPUs are busy.", ENGINE),
     Metric("gauge", "backend_watts", "Power of an engine's GPUs, in watts.", ENGINE),
     Metric("gauge", "signal_age_seconds", "Seconds since an engine's signal arrived.", (*ENGINE, "signal")),
+    Metric("gauge", "etcd_up", "1 while the gateway is connected to etcd, 0 otherwise; absent without etcd."),
     Metric("gauge", "policy_version", "How often the policies have been replaced."),
     Metric("counter", "policy_failures", "Decisions that a policy failed to take; a fallback took them.", ARM),
     Metric("gauge", "shadow_up", "1 while a candidate is asked.", CANDIDATE),
@@ -97,6 +98,7 @@ SIGNAL_GAUGES: Final = tuple(name for name in SIGNALS if f"headway_backend_{name
 SAME: Final = (
     *(metric.figure for metric in METRICS.values() if metric.figure.startswith("backend_")),
     "policy_version",
+    "etcd_up",
     "shadow_up",
     "canary_share",
     "canary_stops",

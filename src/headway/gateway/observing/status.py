@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend, Fleet
     from headway.gateway.handover.live_handover import Handover
     from headway.gateway.live_clock import Clock
+    from headway.gateway.membership.etcd_source import EtcdSource
     from headway.gateway.observing.gateway_metrics import GatewayMetrics
     from headway.gateway.observing.recent_decisions import Decisions
     from headway.gateway.observing.traffic_records import Records
@@ -58,6 +59,7 @@ class StatusBoard(Struct, kw_only=True):
     handover: Handover | None
     records: Records | None
     peers: Peers | None
+    etcd: EtcdSource | None
 
     def ages(self, backend: Backend) -> dict[str, float]:
         """Return the age of each signal of an engine in seconds. If the engine has no signals, return the age of its
@@ -93,6 +95,7 @@ class StatusBoard(Struct, kw_only=True):
             "refusals": plain["counters"]["refusals"],
             "waiting": len(self.waiting),
             "connections": len(self.reception.clients),
+            "etcd": None if self.etcd is None else self.etcd.connected is True,
             "last_minute": percentiles(plain, self.clock.now_ps() / PS_PER_SECOND),
             "believed_hit_ratio": believed / prompt if prompt else None,
             "backends": [
@@ -153,6 +156,7 @@ class StatusBoard(Struct, kw_only=True):
             "kv_events_of_nobody": {"": 0 if self.listener is None else self.listener.unknown},
             "handover_fallbacks": {} if self.handover is None else dict(self.handover.fallbacks),
             "records_lost": {"": 0 if self.records is None else self.records.lost},
+            "etcd_up": {} if self.etcd is None else {"": int(self.etcd.connected is True)},
             "policy_version": {"": self.plane.version},
             "policy_failures": dict(self.failures.count),
             **self.shadows.figures(),
