@@ -37,6 +37,10 @@ class ApiKey(Struct):
     slo_class: Annotated[str, "most important SLO class of its requests; a request may ask for a later one"] = (
         "standard"
     )
+    models: Annotated[
+        tuple[str, ...] | None,
+        Doc("names of models that its requests may ask for, aliases and cascades among them", default="any"),
+    ] = None
 
 
 class Refusal(Struct, frozen=True):
@@ -46,6 +50,7 @@ class Refusal(Struct, frozen=True):
 
 
 UNKNOWN: Final = Refusal(401, "the API key is missing or unknown")
+FORBIDDEN: Final = Refusal(403, "the API key may not use this model")
 
 
 class Key:
@@ -55,6 +60,7 @@ class Key:
         self.name, self.tenant, self.slo_class = name, limits.tenant or name, limits.slo_class
         self.rate, self.concurrency = limits.rate, limits.concurrency
         self.burst = float(limits.burst or max(1.0, self.rate or 1.0))
+        self.models = None if limits.models is None else frozenset(limits.models)
         self.tokens, self.stamp, self.inflight = self.burst, 0.0, 0
 
     def take(self, now: float) -> Refusal | None:
@@ -77,7 +83,7 @@ class Key:
 
     def renew(self, other: Key) -> None:
         """Adopt the limits of a new version of the key, but keep the current usage."""
-        for name in ("name", "rate", "burst", "concurrency", "tenant", "slo_class"):
+        for name in ("name", "rate", "burst", "concurrency", "tenant", "slo_class", "models"):
             setattr(self, name, getattr(other, name))
         self.tokens = min(self.burst, self.tokens)
 

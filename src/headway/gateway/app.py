@@ -112,6 +112,7 @@ class App:
         self.reception = Reception(
             limits, self.intake, self.services, metrics, config.keyring, config.chains, exchange_type
         )
+        self.reception.aliases = config.aliases
         # policies and operators
         self.shadows = Shadows(clock, plane, self.journals)
         self.switch = PolicySwitch(clock, plane, waiting, config.defaults)

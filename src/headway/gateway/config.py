@@ -25,6 +25,7 @@ from headway.gateway.engines.member import BackendSpec, read_members
 from headway.gateway.handover.live_handover import HandoverSettings
 from headway.gateway.live_policies import POLICIES_FORM, read_block, read_candidate
 from headway.gateway.membership.etcd_settings import EtcdSettings
+from headway.gateway.model_names import read_aliases
 from headway.gateway.observing.observing_settings import AdminSettings, OtelSettings, RecordSettings
 from headway.gateway.observing.probes import ProbeSettings
 from headway.gateway.observing.recent_decisions import ExplainSettings
@@ -163,6 +164,11 @@ class Config(Struct, frozen=True, kw_only=True):
         Unit("mapping", _unless_empty(read_chains), dict, form=Form.of(CascadeKeys, None)),
         "see [Cascades](cascade.md)",
     ] = field(default_factory=dict, name="cascade")
+    aliases: Annotated[
+        dict[str, str],
+        Unit("mapping", read_aliases, dict, form=Form.of(dict[str, str], None)),
+        "other names of models, as in {fast: m-8b}; see [APIs and models](apis.md)",
+    ] = {}
     disaggregation: Annotated[
         HandoverSettings | None, "see [Prefill/decode disaggregation](disaggregation-live.md)"
     ] = None
@@ -183,6 +189,9 @@ class Config(Struct, frozen=True, kw_only=True):
             raise HeadwayError("backends: name at least one engine, as in {a: {url: http://10.0.0.7:8000}}.")
         if len(dict.fromkeys(self.classes)) < len(self.classes):
             raise HeadwayError(f"classes: expected different classes, got {shown(list(self.classes))}.")
+        for name in self.aliases:
+            if name in self.chains:
+                raise HeadwayError(f"aliases.{name}: a cascade has this name. Use another name.")
         if len(self.backends) > self.max_backends:
             raise HeadwayError(
                 f"backends: the file lists {len(self.backends)} engines, but `max_backends` is {self.max_backends}. "

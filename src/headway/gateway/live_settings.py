@@ -56,6 +56,9 @@ def live_settings(
     def set_cascade(config: Config) -> None:
         reception.chains = config.chains
 
+    def set_aliases(config: Config) -> None:
+        reception.aliases = config.aliases
+
     return {
         "keys": set_keys,
         "classes": set_classes,
@@ -66,4 +69,5 @@ def live_settings(
         "health": set_health,
         "log": set_log,
         "cascade": set_cascade,
+        "aliases": set_aliases,
     }

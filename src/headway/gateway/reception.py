@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from headway.errors import HeadwayError
-from headway.gateway.api_keys import UNKNOWN, Key
+from headway.gateway.api_keys import FORBIDDEN, UNKNOWN, Key
 from headway.gateway.cascade.cascade import Cascade
 from headway.gateway.exchange import SHUTTING_DOWN, Exchange
+from headway.gateway.model_names import permit, replace_model, visible_models
 from headway.gateway.observing.openapi import data_plane
 from headway.gateway.request_body import read_body
 from headway.gateway.services import Services
@@ -47,6 +48,7 @@ class Reception:
         """`chains` maps model names to cascades."""
         self.limits, self.intake, self.services = limits, intake, services
         self.keyring, self.chains, self.exchange_type = keyring, chains, exchange_type
+        self.aliases: Mapping[str, str] = {}
         self.seconds, self.count_refusal = services.clock.seconds, metrics.count_refusal
         self.on_refusal: Callable[[ClientConnection, Incoming, int, str], None] | None = None
         self.clients: dict[ClientConnection, None] = {}
@@ -81,6 +83,13 @@ class Reception:
                 raise HeadwayError("the request has no messages, prompt or input")
             if body.sets_kv_transfer:
                 raise HeadwayError("a client may not set the fields of KV transfer, such as kv_transfer_params")
+            if key is not None and not permit(key, body.model, incoming.body):
+                key.release()
+                self._refuse(client, incoming, FORBIDDEN.status, FORBIDDEN.why)
+                return
+            if body.model in self.aliases:
+                body.model = self.aliases[body.model]
+                incoming.body = replace_model(incoming.body, body.model)
             chain = self.chains.get(body.model)
             if chain is None or kind == "embedding":
                 request = self.intake.request(kind, incoming, body, key)
@@ -125,7 +134,8 @@ class Reception:
         elif (refusal := self.check_sender(incoming.named)) is not None:
             self._refuse(client, incoming, *refusal)
         else:
-            names = dict.fromkeys([*self.services.fleet.models, *self.chains])
+            key = None if self.keyring is None else self.keyring.owner(incoming.named)
+            names = visible_models([*self.services.fleet.models, *self.chains], self.aliases, key)
             models = [{"id": name, "object": "model", "created": 0, "owned_by": "headway"} for name in names]
             client.answer(incoming, 200, msgspec.json.encode({"object": "list", "data": models}))
 

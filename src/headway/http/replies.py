@@ -12,6 +12,7 @@ RETRY_AFTER_S: Final = 1  # default value of Retry-After, in seconds
 KINDS: Final = {
     400: "invalid_request_error",
     401: "authentication_error",
+    403: "permission_error",
     404: "not_found_error",
     429: "rate_limit_error",
 }

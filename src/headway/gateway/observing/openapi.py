@@ -24,6 +24,7 @@ TEXT: Final[Json] = {"type": "string"}
 WHY: Final = {
     400: "The request is invalid.",
     401: "The key is missing or unknown.",
+    403: "The key may not use this model.",
     404: "No engine serves the model, or nothing has this name.",
     408: "The request took too long to arrive.",
     409: "Another source defines this name, or the engine conflicts with others.",
@@ -144,7 +145,7 @@ def _describe_routed(name: str, content: str, words: str) -> Json:
         path="",
         name=name,
         summary=f"Route a request to an engine: {words}.",
-        errors=(400, 401, 404, 408, 413, 414, 429, 431, 501, 502, 503, 504, 505),
+        errors=(400, 401, 403, 404, 408, 413, 414, 429, 431, 501, 502, 503, 504, 505),
         replies={200: f"The engine's answer, byte for byte: {words}."},
         schema=True,
         parameters=tuple(
