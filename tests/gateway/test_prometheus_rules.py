@@ -77,7 +77,7 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {REQUESTS: "0+600x60", "headway_unread_prompts_total": "0+1x60"},
     ),
     "HeadwayPolicyFails": (
-        {'headway_policy_failures_total{arm="live"}': "_x55 1x5"},  # its first failure makes the series
+        {'headway_policy_failures_total{arm="live"}': "0x55 1x5"},
         {'headway_policy_failures_total{arm="live"}': "7x60"},
     ),
     "HeadwayCanaryStopped": ({"headway_canary_stops_total": "0x55 1x5"}, {"headway_canary_stops_total": "1x60"}),

@@ -128,6 +128,18 @@ def test_one_that_fails_is_asked_no_more_and_nothing_else_happens(live, caplog):
     assert b'headway_shadow_errors_total{candidate="bad"} 1.0' in admin(gateway, "/metrics").body
 
 
+def test_a_pair_whose_decode_engine_fails_stops_no_candidate(live):
+    """The prefill engine stands in for its partner only while that decision is taken."""
+    members = {name: {"role": role, "models": ["m"]} for name, role in (("e0", "prefill"), ("e1", "decode"))}
+    pairs = {"policies": {"routing": "pair"}, "shadow": {"other": {"routing": "least-loaded-pair"}}}
+    gateway = live(2, members=members, disaggregation={"protocol": "vllm"}, **pairs)
+    gateway.engines[1].mode = "busy"
+    assert chat(gateway).headers["x-headway-target"] == "e0"
+    shadow = gateway.app.shadows.candidates["other"]
+    gateway.until(lambda: shadow.decisions == 2 or shadow.why)
+    assert (shadow.why, shadow.agreed) == (None, 2)
+
+
 def test_one_that_would_end_the_process_is_asked_no_more(live, tmp_path):
     file = tmp_path / "shadows.py"
     file.write_text("class Quits:\n    def route(self, request, cluster):\n        raise SystemExit(3)\n")

@@ -25,7 +25,7 @@ static_values: Callable[[InstanceView], tuple[Any, ...]] = attrgetter(*STATIC)
 class Shot:
     """A decision, and the state before the decision."""
 
-    __slots__ = ("estimate", "group", "matches", "now_ps", "places", "priority", "request", "route", "values")
+    __slots__ = ("estimate", "group", "matches", "now_ps", "places", "priority", "request", "roles", "route", "values")
 
     def __init__(
         self,
@@ -40,6 +40,7 @@ class Shot:
         self.group, self.estimate = cluster.group, cluster._estimate
         self.places = [view.index for view in cluster.instances]
         self.values = [changing_values(view) for view in cluster.instances]
+        self.roles = [view.role for view in cluster.instances]  # an engine without a partner has both roles for a time
         self.matches = {figures: index.matches(request.path) for figures, index in indexes.items()}
 
 
@@ -104,7 +105,7 @@ class Stage:
     def show(self, shot: Shot) -> ClusterView:
         self.shot = shot
         views, cluster, state = self.views, self.cluster, self.control.audience.state
-        for place, values in zip(shot.places, shot.values, strict=True):
+        for place, values, role in zip(shot.places, shot.values, shot.roles, strict=True):
             if values != self._changing[place]:
                 self._changing[place] = values
                 _set(views[place], CHANGING, values)
@@ -112,6 +113,7 @@ class Stage:
             if fixed != self._static[place]:
                 self._static[place] = fixed
                 _set(views[place], STATIC, fixed)
+            views[place].role = role
             if state is not None and place in state.served:
                 views[place]._recent = state.served[place]
         cluster.instances, cluster.group = tuple(views[place] for place in shot.places), shot.group
