@@ -147,7 +147,6 @@ class Connection(asyncio.Protocol):
                     "created": 1,
                     "model": "m",
                     "engine": engine.name,
-                    **self.more,
                     "choices": [
                         {
                             "index": 0,
@@ -157,6 +156,7 @@ class Connection(asyncio.Protocol):
                         }
                     ],
                     "usage": {"prompt_tokens": 3, "completion_tokens": 7, "total_tokens": 10},
+                    **self.more,
                 },
             )
 

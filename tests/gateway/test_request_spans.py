@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import ClassVar
@@ -12,7 +13,7 @@ import pytest
 pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra `gateway` is not installed")
 
-from asking import chat, component, count_ended
+from asking import chat, component, count_ended, fetch
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from headway.errors import HeadwayError
@@ -68,6 +69,92 @@ def test_a_request_has_a_span_of_its_own_and_one_at_its_engine(traced):
     assert list(decision.attributes["headway.candidates"]) == ["e0", "e1"]
     assert len(decision.attributes["headway.totals"]) == 2
     assert server.status.is_ok
+
+
+def genai(span):
+    return {name: value for name, value in span.attributes.items() if name.startswith(("gen_ai.", "server.", "error."))}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_span_at_the_engine_follows_the_conventions_for_generative_ai(traced, stream):
+    gateway, spans = traced(1, members={"e0": {"engine": "vllm", "models": ["m"]}})
+    chat(gateway, stream=stream, x_headway_session="talk")
+    _, client = both(gateway, spans)
+    (engine,) = gateway.engines
+    expected = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "vllm",
+        "gen_ai.request.model": "m",
+        "gen_ai.response.model": "m",
+        "gen_ai.response.id": "x",
+        "gen_ai.conversation.id": "talk",
+        "server.address": "127.0.0.1",
+        "server.port": engine.port,
+        "gen_ai.usage.output_tokens": 5 if stream else 7,
+    }
+    if stream:
+        expected["gen_ai.request.stream"] = True
+        expected["gen_ai.response.time_to_first_chunk"] = client.attributes["gen_ai.response.time_to_first_chunk"]
+    else:
+        expected["gen_ai.usage.input_tokens"] = 3
+    assert genai(client) == expected
+    assert (client.name, client.kind.name, client.status.is_ok) == ("chat m", "CLIENT", True)
+
+
+def test_a_gateway_before_an_unknown_engine_names_the_api_as_its_provider(traced):
+    gateway, spans = traced(1)
+    gateway.engines[0].before = usage
+    body = {"model": "m", "prompt": "what is a router?", "max_tokens": 9}
+    fetch(f"{gateway.url}/completions", json.dumps(body).encode())
+    server, client = both(gateway, spans)
+    assert client.name == "text_completion m" and client.attributes["gen_ai.provider.name"] == "openai"
+    assert client.attributes["gen_ai.request.max_tokens"] == 9
+    assert client.attributes["gen_ai.usage.cache_read.input_tokens"] == 2
+    assert "gen_ai.provider.name" not in server.attributes  # the server's span is no call of a model
+
+
+async def usage(body):
+    return {"usage": {"prompt_tokens": 3, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 2}}}
+
+
+def test_a_session_that_is_a_hash_is_no_conversation(traced):
+    gateway, spans = traced(1)
+    chat(gateway)
+    assert gateway.app.config.sessions.prefix
+    for span in both(gateway, spans):
+        assert "gen_ai.conversation.id" not in span.attributes and "gen_ai.request.stream" not in span.attributes
+
+
+def test_the_server_span_follows_the_conventions_for_http(traced):
+    gateway, spans = traced(1, policies={"admission": {"name": "token-bucket", "rate": 0.001, "burst": 1}})
+    chat(gateway)
+    server, _ = both(gateway, spans)
+    http = {name: value for name, value in server.attributes.items() if name.startswith(("http.", "url."))}
+    assert http == {
+        "http.request.method": "POST",
+        "http.route": "/v1/chat/completions",
+        "http.response.status_code": 200,
+        "url.path": "/v1/chat/completions",
+        "url.scheme": "http",
+    }
+
+
+@pytest.mark.parametrize(("status", "fails"), [(429, False), (503, True)])
+def test_a_status_of_the_400s_is_no_error_of_the_server(traced, status, fails):
+    source = f'def admit(request, cluster):\n    return reject("{status}: not now")\n'
+    gateway, spans = traced(1, policies={"admission": {"name": "code", "source": source}})
+    assert chat(gateway).status == status
+    server, _ = both(gateway, spans)
+    assert (server.status.status_code.name == "ERROR") is fails
+    assert server.attributes.get("error.type") == (str(status) if fails else None)
+
+
+def test_a_deadline_has_the_error_type_of_the_conventions(traced):
+    gateway, spans = traced(1, deadlines={"standard": "100ms"})
+    gateway.engines[0].mode = "stall"
+    chat(gateway, stream=True)
+    for span in both(gateway, spans):
+        assert span.attributes["error.type"] == "timeout" and not span.status.is_ok
 
 
 def test_the_engine_is_told_its_parent(traced):

@@ -23,6 +23,7 @@ from headway.hashing import stable
 
 HEADER: Final = "x-headway-session"
 LONGEST: Final = 200  # maximum length of a session's name, in characters
+HASHED: Final = "~"  # the first character of a session that is a hash of messages
 USER: Final = b'"user"'
 ROLE: Final = b'"role"'
 CONTENT: Final = re.compile(rb'\s*,\s*"content"\s*:\s*"')
@@ -70,7 +71,7 @@ def of_messages(messages: bytes, tenant: str = "") -> str | None:
         if at < 0:
             return None
         end = _end(messages, at)
-    return "~" + xxhash.xxh3_64_hexdigest(memoryview(messages)[:end], _seed(tenant))
+    return HASHED + xxhash.xxh3_64_hexdigest(memoryview(messages)[:end], _seed(tenant))
 
 
 @lru_cache(maxsize=4096)

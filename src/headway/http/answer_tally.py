@@ -11,17 +11,18 @@ PROMPT: Final = re.compile(rb'"prompt_tokens": ?(\d{1,9})')
 USAGE_FIELD: Final = b'"usage"'
 LONGEST_USAGE: Final = 512  # maximum size of the usage field, in bytes
 TOKEN_COUNT: Final = b'"completion_tokens"'
+HEAD: Final = 512  # number of bytes to keep from the beginning of an answer, which contains its id and its model
 TAIL: Final = 4096  # number of bytes to keep from the end of an answer, which contains the usage field
 
 
 class AnswerTally:
-    __slots__ = ("_read", "_tokens", "events", "first", "stream", "tail")
+    __slots__ = ("_read", "_tokens", "events", "first", "head", "stream", "tail")
 
     def __init__(self, stream: bool) -> None:
         self.stream = stream
         self.first = False  # whether content of the stream has arrived
         self.events = 0
-        self.tail = b""
+        self.head = self.tail = b""
         self._read: bytes | None = None  # value of `tail` when `_tokens` was computed; None: not computed yet
         self._tokens = 0
 
@@ -35,9 +36,12 @@ class AnswerTally:
                 self.tail = data
             if self.first or CONTENT.search(data) is None:
                 return False
-            self.first = True
+            self.first, self.head = True, data[:HEAD]
             return True
-        self.tail = (self.tail + data)[-TAIL:] if self.tail else data[-TAIL:]
+        if self.tail:
+            self.tail = (self.tail + data)[-TAIL:]
+        else:
+            self.head, self.tail = data[:HEAD], data[-TAIL:]
         return False
 
     @property

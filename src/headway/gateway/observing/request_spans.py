@@ -18,16 +18,22 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headway.errors import missing_extra
 from headway.gateway.observing.recent_decisions import Decisions, policy_name
-from headway.http.answer_tally import PROMPT
+from headway.gateway.request_sessions import HASHED
+from headway.http.answer_tally import CACHED, PROMPT
 
 if TYPE_CHECKING:
+    from headway.gateway.engines.engine_fleet import Backend
     from headway.gateway.exchange import Exchange
     from headway.gateway.live_clock import Clock
     from headway.gateway.observing.observing_settings import OtelSettings
     from headway.gateway.plane import Plane
 
 PARENT: Final = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
+MODEL: Final = re.compile(rb'"model": ?"([^"\\]{1,200})"')
+ANSWER: Final = re.compile(rb'"id": ?"([^"\\]{1,200})"')
 OPERATIONS: Final = {"chat": "chat", "completion": "text_completion", "embedding": "embeddings"}
+OPENAI: Final = "openai"  # the provider of engines whose kind the file does not name: they speak OpenAI's API
+ERRORS: Final = {"timed_out": "timeout"}  # outcomes with an error type of the conventions
 PS_PER_NS: Final = 1000
 MOST_SCORES: Final = 64  # maximum number of candidates that a span shows of a scorecard
 
@@ -104,42 +110,50 @@ class Tracing:
         if trail is None:
             return
         request, status = exchange.request, exchange.status
-        operation = OPERATIONS.get(request.kind, request.kind)
-        common: dict[str, Any] = {
-            "gen_ai.operation.name": operation,
-            "gen_ai.provider.name": "headway",
-            "gen_ai.request.model": request.model,
-            "gen_ai.request.stream": exchange.tally.stream,
-        }
-        if request.max_tokens is not None:
-            common["gen_ai.request.max_tokens"] = request.max_tokens
-        if request.session is not None:
-            common["gen_ai.conversation.id"] = request.session
-        if outcome != "completed":
-            common["error.type"] = str(status) if status >= 400 else outcome
+        common = _request_attributes(exchange)
         path = exchange.incoming.target.partition(b"?")[0].decode("latin-1")
-        attributes = {**common, "http.request.method": "POST", "url.path": path, **self._decision(exchange, outcome)}
+        attributes = {**common, "http.request.method": "POST", "http.route": path, "url.path": path}
+        attributes["url.scheme"] = "https" if exchange.client.transport.get_extra_info("sslcontext") else "http"
         self.ids.trace, self.ids.span = trail.trace, trail.server
+        attributes |= self._decision(exchange, outcome)
         server = self._span(f"POST {path}", trail.parent, self.api.SpanKind.SERVER, attributes, request.arrival_ps)
         if status:
             server.set_attribute("http.response.status_code", status)
+        error = "" if outcome == "completed" else str(status) if status >= 400 else ERRORS.get(outcome, outcome)
         if exchange.sent_ps >= 0 and exchange.backend is not None:
-            self._client(exchange, trail, f"{operation} {request.model}".strip(), common, now_ps, outcome, why)
+            self._client(exchange, exchange.backend, trail, common, now_ps, error, why or outcome)
         self._scores(server, request.id)
-        self._close(server, now_ps, outcome, why)
+        # A status of the 400s is the client's fault, and no error of the server.
+        self._close(server, now_ps, "" if 400 <= status < 500 else error, why or outcome)
 
     def _client(
-        self, exchange: Exchange, trail: Trail, name: str, common: dict[str, Any], now_ps: int, outcome: str, why: str
+        self,
+        exchange: Exchange,
+        backend: Backend,
+        trail: Trail,
+        common: dict[str, Any],
+        now_ps: int,
+        error: str,
+        why: str,
     ) -> None:
-        assert exchange.backend is not None
-        address = exchange.backend.address
+        address, kind = backend.address, backend.spec.engine
         attributes = {**common, "server.address": address.host, "server.port": address.port}
+        attributes["gen_ai.provider.name"] = OPENAI if kind == "auto" else kind
+        name = f"{common['gen_ai.operation.name']} {common['gen_ai.request.model']}".strip()
         tally = exchange.tally
         if tally.tokens:
             attributes["gen_ai.usage.output_tokens"] = tally.tokens
-        prompt = PROMPT.search(tally.tail)
-        if prompt is not None:
-            attributes["gen_ai.usage.input_tokens"] = int(prompt[1])
+        for attribute, pattern in (
+            ("gen_ai.usage.input_tokens", PROMPT),
+            ("gen_ai.usage.cache_read.input_tokens", CACHED),
+        ):
+            count = pattern.search(tally.usage)
+            if count is not None:
+                attributes[attribute] = int(count[1])
+        for attribute, pattern in (("gen_ai.response.model", MODEL), ("gen_ai.response.id", ANSWER)):
+            text = pattern.search(tally.head)
+            if text is not None and not error:
+                attributes[attribute] = text[1].decode("utf-8", "replace")
         first = exchange.first_ps
         if first >= 0 and tally.stream:
             attributes["gen_ai.response.time_to_first_chunk"] = (first - exchange.sent_ps) / 1e12
@@ -147,7 +161,7 @@ class Tracing:
         span = self._span(name, trail.server, self.api.SpanKind.CLIENT, attributes, exchange.sent_ps)
         if first >= 0 and tally.stream:
             span.add_event("first token", timestamp=self._ns(first))
-        self._close(span, now_ps, outcome, why)
+        self._close(span, now_ps, error, why)
 
     def _decision(self, exchange: Exchange, outcome: str) -> dict[str, Any]:
         request, flight, plane = exchange.request, exchange.flight, self.plane
@@ -196,10 +210,28 @@ class Tracing:
         context = api.set_span_in_context(above)
         return self.tracer.start_span(name, context, kind, attributes, start_time=self._ns(at_ps))
 
-    def _close(self, span: Any, now_ps: int, outcome: str, why: str) -> None:
-        if outcome != "completed":
-            span.set_status(self.api.Status(self.api.StatusCode.ERROR, why or outcome))
+    def _close(self, span: Any, now_ps: int, error: str, why: str) -> None:
+        """End a span. `error` is the type of its error, or empty."""
+        if error:
+            span.set_attribute("error.type", error)
+            span.set_status(self.api.Status(self.api.StatusCode.ERROR, why))
         span.end(self._ns(now_ps))
+
+
+def _request_attributes(exchange: Exchange) -> dict[str, Any]:
+    """Return what both spans tell of a request."""
+    request = exchange.request
+    attributes: dict[str, Any] = {
+        "gen_ai.operation.name": OPERATIONS.get(request.kind, request.kind),
+        "gen_ai.request.model": request.model,
+    }
+    if exchange.tally.stream:
+        attributes["gen_ai.request.stream"] = True
+    if request.max_tokens is not None:
+        attributes["gen_ai.request.max_tokens"] = request.max_tokens
+    if request.session is not None and not request.session.startswith(HASHED):
+        attributes["gen_ai.conversation.id"] = request.session
+    return attributes
 
 
 def _ids() -> Any:
