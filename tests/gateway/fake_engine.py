@@ -48,6 +48,8 @@ class Engine:
         self.server: asyncio.Server | None = None
         self.page: str | None = None  # what /metrics says
         self.health = 200  # what /health answers; 0: nothing at all
+        # What /v1/models lists: names, or pairs of a LoRA adapter and the model that it extends; None: it answers 404.
+        self.models: list[str | tuple[str, str]] | None = None
         self.logprob: float | None = None  # of each token; None: the engine reports none
         self.later: tuple[int, float] | None = None  # from this token of a stream on, this is the log-probability
         # What it does before it answers, and says besides.
@@ -163,9 +165,17 @@ class Connection(asyncio.Protocol):
     def look(self) -> None:
         engine = self.engine
         engine.looked.append((self.target, self.fields))
-        known = {b"/metrics": 404 if engine.page is None else 200, b"/health": engine.health}
+        known = {
+            b"/metrics": 404 if engine.page is None else 200,
+            b"/health": engine.health,
+            b"/v1/models": 404 if engine.models is None else 200,
+        }
         status = known.get(self.target, 404)
         page = (engine.page or "").encode() if self.target == b"/metrics" else b""
+        if self.target == b"/v1/models":
+            pairs = [(entry, None) if isinstance(entry, str) else entry for entry in engine.models or []]
+            data = [{"id": name, "object": "model", "root": name, "parent": parent} for name, parent in pairs]
+            page = json.dumps({"object": "list", "data": data}).encode()
         if status:
             head = HEAD.format(status=status, kind="text/plain", more=f"content-length: {len(page)}\r\n")
             self.transport.write(head.encode() + page)

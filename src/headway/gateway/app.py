@@ -16,6 +16,7 @@ from headway.gateway.config import Config
 from headway.gateway.deciding.policy_versions import PlaneSettings
 from headway.gateway.engines.engine_fleet import Fleet
 from headway.gateway.engines.engine_health import Checks, Health
+from headway.gateway.engines.model_lists import ModelLists
 from headway.gateway.exchange import Exchange
 from headway.gateway.handover.live_handover import Handover
 from headway.gateway.intake import Intake
@@ -105,7 +106,14 @@ class App:
         if self.handover is not None:
             self.services.split = self.handover.split
         self.intake = Intake(
-            clock, waiting, self.tokens, config.sessions, config.deadlines, config.classes, self.tracing
+            clock,
+            waiting,
+            self.tokens,
+            config.sessions,
+            config.deadlines,
+            config.classes,
+            self.tracing,
+            self.fleet.adapters,
         )
         self.open_files, self.files, self._limits = health.open_files, files, config.limits
         limits = fit_connections(config.limits, config.max_backends, files)
@@ -125,7 +133,13 @@ class App:
             self.orders.pass_on = self.peers.order
         optional = (self.listener, self.handover, self.peers, self.records, self.tracing)
         # The components start in this order.
-        self.components: list[Component] = [self.tokens, self.signals, self.checks, self.canary]
+        self.components: list[Component] = [
+            self.tokens,
+            self.signals,
+            self.checks,
+            ModelLists(clock, fleet),
+            self.canary,
+        ]
         self.components += [part for part in optional if part is not None]
         self.etcd_source: EtcdSource | None = None
         if config.etcd is not None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from headway.config.units import positive_duration_ps
-from headway.gateway.prompt_tokens import Tokens
+from headway.gateway.prompt_tokens import Hasher, Tokens
 from headway.gateway.request_body import Body
 from headway.gateway.request_sessions import SessionSettings
 from headway.types import Path, Request
@@ -27,6 +28,7 @@ LONGEST: Final = 200  # maximum length of a tenant's or class's name, in charact
 MOST_TENANTS: Final = 10_000  # maximum number of tenants, to limit memory; further tenants count as "other"
 NOT_YET: Final = Path((), ())  # placeholder for the path of a long prompt until a thread has hashed the prompt
 MOST_TOKENS: Final = 1 << 31  # larger values of `max_tokens` are reduced to this number
+NO_ADAPTERS: Final[Mapping[str, str]] = MappingProxyType({})
 log = logging.getLogger("headway.gateway")
 
 
@@ -40,18 +42,21 @@ class Intake:
         deadlines: Mapping[str, int],
         classes: Sequence[str],
         tracing: Tracing | None = None,
+        adapters: Mapping[str, str] = NO_ADAPTERS,
     ) -> None:
-        """`deadlines` maps SLO classes to time limits in picoseconds. `classes` has the most important class first."""
+        """`deadlines` maps SLO classes to time limits in picoseconds. `classes` has the most important class first.
+        `adapters` maps the LoRA adapters that engines list now to the models that they extend."""
         self.clock, self.waiting, self.tracing = clock, waiting, tracing
         self.tokens, self.sessions, self.deadlines = tokens, sessions, deadlines
-        self.ranks = rank_classes(classes)
+        self.ranks, self.adapters = rank_classes(classes), adapters
         self.count = 0
         self.tenants: dict[str, None] = {}
 
     def request(self, kind: str, incoming: Incoming, body: Body, key: Key | None) -> Request:
         """Return the request that policies see. If the prompt is long, the path is NOT_YET, because a thread hashes the
         prompt later (`begin`). Raise if a header is invalid."""
-        hasher = self.tokens.of(body.model)
+        adapter = body.model if body.model in self.adapters else None
+        hasher = self.hasher(body.model)
         path, tokens = (NOT_YET, 1) if hasher.long(body) else hasher.path(body)
         fields = incoming.named
         tenant, slo_class = "default", "standard"
@@ -77,8 +82,15 @@ class Intake:
             session=self.sessions.session(fields.get(self.sessions.header), body.user, body.messages, tenant),
             max_tokens=None if most is None else int(max(0, min(most, MOST_TOKENS))),
             deadline_ps=None if deadline_ps is None else now_ps + deadline_ps,
+            adapter=adapter,
             kind=kind,
         )
+
+    def hasher(self, model: str) -> Hasher:
+        """Return the hasher of a model. A LoRA adapter has the tokenizer of the model that it extends, unless
+        `tokens.models` names the adapter."""
+        known = self.tokens.models
+        return self.tokens.of(self.adapters[model] if model in self.adapters and model not in known else model)
 
     def begin(self, exchange: Exchange, body: Body, begin: Callable[[int], None]) -> None:
         """Call `begin` with the arrival time. If the prompt is long, call it after a thread has hashed the prompt."""
@@ -93,7 +105,7 @@ class Intake:
     async def _begin_later(self, exchange: Exchange, body: Body, begin: Callable[[int], None]) -> None:
         """Hash a long prompt in a thread, while the event loop serves other requests."""
         try:
-            path, tokens = await self.tokens.of(body.model).path_later(body)
+            path, tokens = await self.hasher(body.model).path_later(body)
             if not exchange.over:
                 exchange.request = replace(exchange.request, path=path, prompt_tokens=tokens)
                 begin(self.clock.now_ps())

@@ -60,7 +60,7 @@ class InstanceView:
         0.0
     )
     adapter_slots: Annotated[
-        int | None, static("number", "Most loaded LoRA adapters; None if all are loaded.", live=NOT_AVAILABLE)
+        int | None, static("number", "Most loaded LoRA adapters; None if all are loaded.", live="its metrics page")
     ] = None
     tier_blocks: Annotated[
         Mapping[str, int],

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from headway.http.upstream import Upstream
 
 SOURCES: Final = ("file", "admin", "etcd")  # if two sources name the same engine, the source that is listed first wins
+MODELS, MODELS_UNKNOWN = "models", "its list of models has not been read yet"
 EVENTS: Final = ("events", "events_replay", "events_topic")
 # If one of these keys changes, a new engine replaces the old engine. Any other change updates the engine.
 IDENTITY: Final = ("url", "rank", "dp", "role", "key_env", *EVENTS, "bootstrap_port", "kvd")
@@ -39,7 +40,9 @@ class Backend:
     """An engine: its specification, health and free connections. Policies see its view, which the plane owns."""
 
     def __init__(self, spec: BackendSpec, view: InstanceView) -> None:
-        self.spec = spec
+        # `spec` names the models that the engine serves now. If it lists them itself, `offered` does not name them.
+        self.spec = self.offered = spec
+        self.adapter_slots: int | None = None  # most LoRA adapters in a batch, if the engine reports it
         self.view = view
         self.place = view.index
         # Header line of the gateway's answers, which names the engine.
@@ -60,6 +63,7 @@ class Backend:
         self.unanswered = False  # whether the last health check got no answer at all
         self.pace = Pace()
         self.trouble = Occasional(log, "%s: a request failed: %s")
+        self.adapters: dict[str, str] = {}  # LoRA adapters that the engine lists, and the models that they extend
         self.unready: dict[str, str] = {}  # reasons why the engine is not ready, by reporter
 
     @property
@@ -79,6 +83,7 @@ class Fleet:
         self.sources: dict[str, Mapping[str, BackendSpec]] = {source: {} for source in SOURCES}
         self.cordoned: dict[str, None] = {}  # names of cordoned engines, including engines that are not members
         self.leaving: dict[Backend, None] = {}
+        self.adapters: dict[str, str] = {}  # LoRA adapters that engines list, and the models that they extend
         self.on_change: list[Callable[[Backend, str], None]] = []
 
     @property
@@ -98,7 +103,8 @@ class Fleet:
 
     @property
     def models(self) -> list[str]:
-        return list(dict.fromkeys(model for backend in self.names.values() for model in backend.spec.models))
+        specs = [backend.spec for backend in self.names.values() if not backend.spec.discovers]
+        return list(dict.fromkeys(model for spec in specs for model in spec.models))
 
     # --- members -----------------------------------------------------------------------------------------------------
 
@@ -121,7 +127,7 @@ class Fleet:
             member = self.names.get(name)
             if member is None:
                 self._join(spec)
-            elif member.spec != spec:
+            elif member.offered != spec:
                 self._change(member, spec)
 
     def _join(self, spec: BackendSpec) -> None:
@@ -132,7 +138,9 @@ class Fleet:
             self.clock.call_later(1.0, self._join_later, spec)
             return
         backend = self.backends[place] = self.names[spec.name] = Backend(spec, self.plane.views[place])
-        self._update_view(place, spec)
+        if spec.discovers:
+            backend.unready[MODELS] = MODELS_UNKNOWN
+        self._update_view(backend)
         self.settle(backend)
         for hear in self.on_change:
             hear(backend, "joined")
@@ -149,11 +157,48 @@ class Fleet:
             self._dismiss(backend)
             self._join(spec)
             return
-        backend.spec = spec
-        self._update_view(backend.place, spec)
+        keeps = spec.discovers and backend.offered.discovers
+        backend.offered, backend.spec = spec, replace(spec, models=backend.spec.models) if keeps else spec
+        if spec.discovers and not keeps:
+            backend.unready[MODELS] = MODELS_UNKNOWN
+        elif not spec.discovers:
+            backend.unready.pop(MODELS, None)
+            backend.adapters = {}
+        self._find_adapters()
+        self.settle(backend)
+        self._update_view(backend)
 
-    def _update_view(self, place: int, spec: BackendSpec) -> None:
-        self.waiting.carry_out(self.plane.join(self.clock.now_ps(), place, spec.view_fields))
+    def learn(self, backend: Backend, models: Mapping[str, str]) -> None:
+        """Take the models that an engine lists. The value of a LoRA adapter is the model that it extends; other values
+        are empty."""
+        if not backend.offered.discovers or self.names.get(backend.name) is not backend:
+            return
+        backend.adapters = {name: parent for name, parent in models.items() if parent}
+        self._find_adapters()
+        names = tuple(models)
+        if names != backend.spec.models:
+            log.info("%s: serves %s", backend.name, ", ".join(names))
+            backend.spec = replace(backend.spec, models=names)
+            self._update_view(backend)
+        self.ready(backend.name, True, reporter=MODELS)
+
+    def _find_adapters(self) -> None:
+        adapters = {name: parent for backend in self.names.values() for name, parent in backend.adapters.items()}
+        if adapters != self.adapters:
+            self.adapters.clear()
+            self.adapters.update(adapters)
+
+    def set_adapter_slots(self, backend: Backend, slots: int) -> None:
+        """Take the number of adapters that fit into an engine's batch, as its metrics page says."""
+        if backend.adapter_slots != slots and self.backends[backend.place] is backend:
+            backend.adapter_slots = slots
+            self._update_view(backend)
+
+    def _update_view(self, backend: Backend, name: str | None = None) -> None:
+        fields = {**backend.spec.view_fields, "adapter_slots": backend.adapter_slots}
+        if name is not None:
+            fields["id"] = name
+        self.waiting.carry_out(self.plane.join(self.clock.now_ps(), backend.place, fields))
 
     def _dismiss(self, backend: Backend) -> None:
         """Drain an engine. Another engine can use its name immediately."""
@@ -161,7 +206,8 @@ class Fleet:
         self.settle(backend)
         for hear in self.on_change:
             hear(backend, "left")
-        self._update_view(backend.place, replace(backend.spec, name=f"{backend.name} (leaving {backend.place})"))
+        self._find_adapters()
+        self._update_view(backend, f"{backend.name} (leaving {backend.place})")
         log.info("backends: %s drains and leaves", backend.name)
         self.sweep()
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from headway.config.keys import INTERNAL, Doc, Positive
+from headway.config.keys import INTERNAL, Doc, Form, Positive, Unit
 from headway.config.section import read
 from headway.config.wording import shown
 from headway.errors import HeadwayError
@@ -20,13 +20,35 @@ from headway.latency.shards import capacity_score
 from headway.types import Json
 
 NAME_LONGEST: Final = 200
+MODEL_LONGEST: Final = 1024
 VIEW_FIELDS: Final = ("pool", "role", "kv_blocks", "max_batch_size", "max_batch_tokens", "max_queue")
+
+
+DISCOVER: Final = ("*",)  # value of `models` for `auto`: the gateway asks the engine
+
+
+def _read_models(value: Any, where: str) -> tuple[str, ...]:
+    if value == "auto":
+        return DISCOVER
+    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
+        raise HeadwayError(f"{where}: expected a list of names, or auto, got {shown(value)}.")
+    return tuple(dict.fromkeys(value))
+
+
+def _write_models(models: tuple[str, ...]) -> Any:
+    return "auto" if models == DISCOVER else list(models)
 
 
 class BackendSpec(Struct, frozen=True):
     url: Annotated[str, "base URL, to which the gateway appends the client's path; a URL alone may replace the mapping"]
     models: Annotated[
-        tuple[str, ...], Doc("model names that it serves; list them for every engine or for none", default="any")
+        tuple[str, ...],
+        Unit("list of texts or auto", _read_models, _write_models, form=Form.of(list[str], Literal["auto"])),
+        Doc(
+            "model names that it serves; list them for every engine or for none. `auto`: the engine's own list, see "
+            "[APIs and models](apis.md#discovery)",
+            default="any",
+        ),
     ] = ()
     role: Annotated[Literal["both", "prefill", "decode"], "the phases that it serves; see `disaggregation`"] = "both"
     pool: Annotated[str, "prefill and decode engines of the same pool serve requests together"] = "default"
@@ -86,19 +108,24 @@ class BackendSpec(Struct, frozen=True):
         Address(self.url, f"{where}.url")
         if self.key_env is not None and not os.environ.get(self.key_env):
             raise HeadwayError(f"{where}.key_env: the environment variable {self.key_env} is not set.")
-        if self.events is not None and not self.models:
+        if self.events is not None and (not self.models or self.discovers):
             raise HeadwayError(f"{where}.models: is missing. An engine with KV events must name its model first.")
         if self.rank is not None and self.dp > 1:
             raise HeadwayError(f"{where}.rank: is one rank, but dp is {self.dp}. Remove one of the two keys.")
         self.score_capacity(where)
-        return replace(self, models=tuple(dict.fromkeys(self.models)))
+        return self
+
+    @property
+    def discovers(self) -> bool:
+        """Whether the gateway asks the engine for its models."""
+        return self.models == DISCOVER
 
     def score_capacity(self, where: str = "backends") -> float:
         """Return the score of the engine's memory: `capacity` if it is set, 1 if `gpu` is unknown, otherwise the result
         of the simulator's formula."""
         if self.capacity is not None or self.gpu is None:
             return 1.0 if self.capacity is None else self.capacity
-        name = self.weights or (self.models[0] if self.models else "")
+        name = self.weights or (self.models[0] if self.models and not self.discovers else "")
         if not name:
             raise HeadwayError(f"{where}.weights: is missing. With 'gpu', name the model that the engine holds.")
         dtype = {} if self.dtype_bytes is None else {"dtype_bytes": self.dtype_bytes}
@@ -126,7 +153,7 @@ class BackendSpec(Struct, frozen=True):
     @property
     def view_fields(self) -> Json:
         """The static fields of the engine's view, which policies see, in the form that `Plane.join` expects."""
-        model = self.models[0] if self.models else ""
+        model = self.models[0] if self.models and not self.discovers else ""
         fields = {name: getattr(self, name) for name in VIEW_FIELDS} | {"capacity": self.score_capacity()}
         if self.gpu is not None:
             fields["usd_per_hour"] = read_gpu(self.gpu, "backends").usd_per_hour * self.tp

@@ -121,7 +121,7 @@ class StatusBoard(Struct, kw_only=True):
         return {
             "name": spec.name,
             "url": spec.url,
-            "models": list(spec.models),
+            "models": [] if spec.discovers else list(spec.models),
             "role": spec.role,
             "pool": spec.pool,
             "source": self.source_of(spec.name),

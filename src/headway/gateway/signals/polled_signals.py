@@ -153,6 +153,8 @@ class EngineSignals:
         now, reading = self.clock.now_ps(), self.readings.setdefault(backend, Reading())
         figures = parse(page, backend.spec.engine, self.settings.watts, backend.spec.rank)
         signals = reading.signals_of(figures, backend.view, self.plane.block_tokens, now)
+        if "adapter_slots" in figures:
+            self.fleet.set_adapter_slots(backend, figures["adapter_slots"])
         finished = 0
         if then is not None and "queued" in signals:
             routed, ended = then
