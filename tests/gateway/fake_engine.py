@@ -123,9 +123,12 @@ class Connection(asyncio.Protocol):
 
     def answer(self) -> None:
         engine, mode = self.engine, self.engine.mode
-        if mode == "hang":
+        if "refusal" in self.more:
+            status, message = self.more["refusal"]
+            self.say(status, {"error": {"message": message, "type": "invalid_request_error"}})
+        elif mode == "hang":
             return
-        if mode == "reset":
+        elif mode == "reset":
             self.transport.abort()
         elif mode == "garbage":
             self.transport.write(b"this is no HTTP\r\n\r\n")

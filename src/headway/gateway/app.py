@@ -120,7 +120,7 @@ class App:
         self.reception = Reception(
             limits, self.intake, self.services, metrics, config.keyring, config.chains, exchange_type
         )
-        self.reception.aliases = config.aliases
+        self.reception.aliases, self.reception.fallbacks = config.aliases, config.fallbacks
         # policies and operators
         self.shadows = Shadows(clock, plane, self.journals)
         self.switch = PolicySwitch(clock, plane, waiting, config.defaults)

@@ -25,6 +25,7 @@ from headway.gateway.engines.member import BackendSpec, read_members
 from headway.gateway.handover.live_handover import HandoverSettings
 from headway.gateway.live_policies import POLICIES_FORM, read_block, read_candidate
 from headway.gateway.membership.etcd_settings import EtcdSettings
+from headway.gateway.model_fallbacks import FallbackModels, read_fallbacks
 from headway.gateway.model_names import read_aliases
 from headway.gateway.observing.observing_settings import AdminSettings, OtelSettings, RecordSettings
 from headway.gateway.observing.probes import ProbeSettings
@@ -169,6 +170,11 @@ class Config(Struct, frozen=True, kw_only=True):
         Unit("mapping", read_aliases, dict, form=Form.of(dict[str, str], None)),
         "other names of models, as in {fast: m-8b}; see [APIs and models](apis.md)",
     ] = {}
+    fallbacks: Annotated[
+        dict[str, FallbackModels],
+        Unit("mapping", read_fallbacks, dict, form=Form.of(dict[str, FallbackModels], None)),
+        "models that answer if a model cannot, as in {m-70b: [m-8b]}; see [APIs and models](apis.md#fallbacks)",
+    ] = {}
     disaggregation: Annotated[
         HandoverSettings | None, "see [Prefill/decode disaggregation](disaggregation-live.md)"
     ] = None
@@ -192,6 +198,9 @@ class Config(Struct, frozen=True, kw_only=True):
         for name in self.aliases:
             if name in self.chains:
                 raise HeadwayError(f"aliases.{name}: a cascade has this name. Use another name.")
+        for name in self.fallbacks:
+            if name in self.chains:
+                raise HeadwayError(f"fallbacks.{name}: this model begins a cascade, which asks its next model instead.")
         if len(self.backends) > self.max_backends:
             raise HeadwayError(
                 f"backends: the file lists {len(self.backends)} engines, but `max_backends` is {self.max_backends}. "

@@ -7,6 +7,8 @@ from dataclasses import InitVar, dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from headway.control.flights import Answer, Flight, Queued, TimedOut
 from headway.http.answer_tally import AnswerTally
 from headway.http.forwarding import FRAMING, HOP, answer_lines, answer_start, forwarded_head
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend
     from headway.gateway.engines.engine_pace import Pace
     from headway.gateway.handover.live_handover import Handing
+    from headway.gateway.intake import Intake
+    from headway.gateway.request_body import Body
     from headway.gateway.services import Services
     from headway.http.known_heads import Fields
     from headway.http.request_reader import Incoming
@@ -383,6 +387,26 @@ class Exchange:
         now_ps = self.services.clock.now_ps()
         self.on_decision(self.services.plane.resend(now_ps, self.request.id, prefill, places))
         self.services.waiting.nudge()
+
+    def ask_model(self, intake: Intake, prompt: Body, model: str) -> None:
+        """Begin a separate request of the plane to another model, after `leave`. Call this only while the client has
+        received nothing."""
+        prompt.model = model
+        request = intake.request(self.request.kind, self.incoming, prompt, self.key)
+        self.request = replace(request, deadline_ps=self.request.deadline_ps)
+        self.tally = type(self.tally)(self.tally.stream)
+        self.flight = self.backend = self.unframed = None
+        self.attempts, self.status, self.tried = 0, 0, ()
+        self.again = self.until_close = False
+        self.opening, self.piece_bytes = b"", 0
+        self.pieces.clear()
+        self.sent_ps = self.first_ps = -1
+        intake.begin(self, prompt, self._ask)
+
+    def _ask(self, now_ps: int) -> None:
+        services = self.services
+        self.on_decision(services.plane.arrive(now_ps, self.request))
+        services.waiting.nudge()
 
     # --- the end -----------------------------------------------------------------------------------------------------
 

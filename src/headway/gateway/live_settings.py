@@ -59,6 +59,9 @@ def live_settings(
     def set_aliases(config: Config) -> None:
         reception.aliases = config.aliases
 
+    def set_fallbacks(config: Config) -> None:
+        reception.fallbacks = config.fallbacks
+
     return {
         "keys": set_keys,
         "classes": set_classes,
@@ -70,4 +73,5 @@ def live_settings(
         "log": set_log,
         "cascade": set_cascade,
         "aliases": set_aliases,
+        "fallbacks": set_fallbacks,
     }

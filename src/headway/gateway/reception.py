@@ -13,6 +13,7 @@ from headway.errors import HeadwayError
 from headway.gateway.api_keys import FORBIDDEN, UNKNOWN, Key
 from headway.gateway.cascade.cascade import Cascade
 from headway.gateway.exchange import SHUTTING_DOWN, Exchange
+from headway.gateway.model_fallbacks import Fallback, next_models
 from headway.gateway.model_names import permit, replace_model, visible_models
 from headway.gateway.observing.openapi import data_plane
 from headway.gateway.request_body import read_body
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from headway.gateway.api_keys import Keyring
     from headway.gateway.cascade.chains import Chain
     from headway.gateway.intake import Intake
+    from headway.gateway.model_fallbacks import FallbackModels
     from headway.gateway.observing.gateway_metrics import GatewayMetrics
 
 ROUTED: Final = {b"/v1/chat/completions": "chat", b"/v1/completions": "completion", b"/v1/embeddings": "embedding"}
@@ -49,6 +51,7 @@ class Reception:
         self.limits, self.intake, self.services = limits, intake, services
         self.keyring, self.chains, self.exchange_type = keyring, chains, exchange_type
         self.aliases: Mapping[str, str] = {}
+        self.fallbacks: Mapping[str, FallbackModels] = {}
         self.seconds, self.count_refusal = services.clock.seconds, metrics.count_refusal
         self.on_refusal: Callable[[ClientConnection, Incoming, int, str], None] | None = None
         self.clients: dict[ClientConnection, None] = {}
@@ -87,11 +90,18 @@ class Reception:
                 key.release()
                 self._refuse(client, incoming, FORBIDDEN.status, FORBIDDEN.why)
                 return
-            if body.model in self.aliases:
+            asked = body.model
+            if asked in self.aliases:
                 body.model = self.aliases[body.model]
                 incoming.body = replace_model(incoming.body, body.model)
             chain = self.chains.get(body.model)
-            if chain is None or kind == "embedding":
+            fallback = self.fallbacks.get(asked) or self.fallbacks.get(body.model) if self.fallbacks else None
+            exchange: Exchange
+            if fallback is not None:
+                request = self.intake.request(kind, incoming, body, key)
+                fallback = next_models(fallback, self.aliases, key)
+                exchange = Fallback(self.services, self.intake, client, incoming, request, body, key, fallback)
+            elif chain is None or kind == "embedding":
                 request = self.intake.request(kind, incoming, body, key)
                 exchange = self.exchange_type(self.services, client, incoming, request, bool(body.stream), key)
             else:

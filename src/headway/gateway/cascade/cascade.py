@@ -103,21 +103,8 @@ class Cascade(Exchange):
         self._drop_upstream()
         self.leave(outcome, why)
         self.step += 1
-        self.prompt.model = self.chain.models[self.step]
-        request = self.intake.request(self.kind, self.incoming, self.prompt, self.key)
-        self.request = replace(request, deadline_ps=self.request.deadline_ps)
-        self.tally = type(self.tally)(self.tally.stream)
-        self.flight = self.backend = None
-        self.attempts, self.status, self.tried = 0, 0, ()
-        self.again = self.until_close = False
-        self.sent_ps = self.first_ps = -1
         self._prepare()
-        self.intake.begin(self, self.prompt, self._ask)
-
-    def _ask(self, now_ps: int) -> None:
-        services = self.services
-        self.on_decision(services.plane.arrive(now_ps, self.request))
-        services.waiting.nudge()
+        self.ask_model(self.intake, self.prompt, self.chain.models[self.step])
 
     def refuse(self, status: int, why: str, outcome: str = "rejected") -> None:
         if self.last or status in FINAL:
