@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headway.config.dated_defaults import SETS
 from headway.control.journal import Journal
@@ -44,6 +44,7 @@ from headway.gateway.signals.polled_signals import EngineSignals
 from headway.gateway.tape import Tape
 from headway.gateway.waiting import Waiting
 from headway.http.open_files import SPARE, fit_connections
+from headway.http.tls import LiveContext
 from headway.http.wire import ClientConnection
 from headway.types import Json
 
@@ -142,6 +143,8 @@ class App:
         ]
         self.components += [part for part in optional if part is not None]
         self.etcd_source: EtcdSource | None = None
+        admin = config.admin
+        self.admin_tls = None if admin is None or admin.tls is None else LiveContext(admin.tls)
         if config.etcd is not None:
             self.etcd_source = EtcdSource(clock, fleet, self.switch, self.signals, config.etcd, config.port)
         self._observe()
@@ -150,11 +153,12 @@ class App:
         self.file_source: FileSource | None = None
         if config.file is not None:
             setters = live_settings(self.services, self.checks, self.intake, self.reception, self.access_log)
-            setters = {**setters, "shutdown": self._set_shutdown, "limits": self._set_limits}
+            setters = {**setters, "shutdown": self._set_shutdown, "limits": self._set_limits, "tls": self._set_tls}
             self.file_source = FileSource(clock, fleet, self.switch, self.shadows, setters, config)
             self.components.append(self.file_source)
         self._expired = clock.seconds()
         self.server: asyncio.Server | None = None
+        self.tls = None if config.tls is None else LiveContext(config.tls)
         self._hurried = 0  # number of calls of `hurry`
         fleet.offer("file", config.backends)
         self.shadows.offer("file", config.shadows)
@@ -237,8 +241,7 @@ class App:
         if config.admin is not None and not config.worker:  # only the first of several processes serves the admin API
             from headway.gateway.observing.admin import Admin
 
-            self.components.append(Admin(self.board, self.orders, config.admin))
-
+            self.components.append(Admin(self.board, self.orders, config.admin, self.admin_tls))
         if config.probes is not None:
             shared = config.worker is not None
             self.components.append(Probes(self.clock, self.fleet, config.probes, self._why_not_ready, shared))
@@ -248,6 +251,15 @@ class App:
         if self.reception.draining:
             return "the gateway is shutting down"
         return "" if self.server is not None else "the gateway starts"
+
+    def _set_tls(self, config: Config) -> None:
+        """Use other certificates for new connections."""
+        admin = None if config.admin is None else config.admin.tls
+        for context, tls, where in ((self.tls, config.tls, "tls"), (self.admin_tls, admin, "admin.tls")):
+            if (context is None) != (tls is None):
+                log.warning("%s: TLS begins or ends at the next start", where)
+            elif context is not None and tls is not None:
+                context.use(tls)
 
     def _set_shutdown(self, config: Config) -> None:
         self.shutdown = config.shutdown
@@ -267,8 +279,12 @@ class App:
         """Open the listening socket. Every other part has started."""
         config = self.config
         shared = True if config.worker is not None else None
+        more: dict[str, Any] = (
+            {} if self.tls is None else {"ssl": self.tls, "ssl_handshake_timeout": config.limits.head_s}
+        )
+        factory = partial(ClientConnection, self.reception)
         self.server = await self.clock.loop.create_server(
-            partial(ClientConnection, self.reception), config.host, config.port, backlog=BACKLOG, reuse_port=shared
+            factory, config.host, config.port, backlog=BACKLOG, reuse_port=shared, **more
         )
         return self.server
 

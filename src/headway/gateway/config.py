@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final
@@ -41,12 +41,14 @@ from headway.gateway.signals.polled_signals import SignalSettings
 from headway.http.client_limits import Limits
 from headway.http.open_files import SHORTAGES
 from headway.http.server_log import LogSettings
+from headway.http.tls import ENGINE_FILES, SERVER_FILES, ServerTls
 from headway.policies.classes import CLASSES
 from headway.scenario.references import absolute
 from headway.types import PS_PER_SECOND, Json
 
 NOT_A_MAPPING: Final = "{path}: expected a mapping with the settings of a gateway, such as `backends`."
 SHADOW: Final = "see [Shadow policies, canaries and deployment](shadow.md)"
+SECURITY: Final = "see [Security](security.md)"
 OBSERVING: Final = "see [Observing the gateway](observing.md)"
 
 
@@ -79,6 +81,7 @@ def _unless_empty(reader: Callable[[Any, str], Json]) -> Callable[[Any, str], Js
 
 class Config(Struct, frozen=True, kw_only=True):
     listen: Annotated[Listen, "address and port for clients"] = ("127.0.0.1", 8000)
+    tls: Annotated[ServerTls | None, f"TLS for clients; {SECURITY}"] = None
     backends: Annotated[
         dict[str, BackendSpec],
         Unit("mapping", _unless_empty(read_members), dict, form=Form.of(dict[str, BackendSpec], None)),
@@ -190,6 +193,10 @@ class Config(Struct, frozen=True, kw_only=True):
     def port(self) -> int:
         return self.listen[1]
 
+    @property
+    def scheme(self) -> str:
+        return "http" if self.tls is None else "https"
+
     def validate(self, where: str) -> Config:
         if not self.backends and self.etcd is None and self.admin is None:
             raise HeadwayError("backends: name at least one engine, as in {a: {url: http://10.0.0.7:8000}}.")
@@ -231,15 +238,25 @@ class Config(Struct, frozen=True, kw_only=True):
 
 
 def named_files(data: Json) -> list[tuple[Json, str]]:
-    """Return the (mapping, key) of each value in `data` that is the path of a policy file or of a file of API keys."""
-    canary, shadow = data.get("canary"), data.get("shadow")
+    """Return the (mapping, key) of each value in `data` that is the path of a policy file, of a file of API keys, or of
+    a certificate or private key."""
+    canary, shadow, backends = data.get("canary"), data.get("shadow"), data.get("backends")
     places = [(data, "policies"), (data, "keys")]
+    for section in (data, data.get("admin")):
+        places += _tls_files(section, SERVER_FILES)
+    for backend in backends.values() if isinstance(backends, dict) else ():
+        places += _tls_files(backend, ENGINE_FILES)
     if isinstance(canary, dict):
         places.append((canary, "policies"))
     if isinstance(shadow, dict):
         places += [(shadow, name) for name in shadow]
         places += [(candidate, "policies") for candidate in shadow.values() if isinstance(candidate, dict)]
     return [(section, key) for section, key in places if isinstance(section.get(key), str)]
+
+
+def _tls_files(section: Any, names: Sequence[str]) -> list[tuple[Json, str]]:
+    tls = section.get("tls") if isinstance(section, dict) else None
+    return [(tls, name) for name in names] if isinstance(tls, dict) else []
 
 
 def named_contents(data: Json, path: Path) -> list[bytes | None]:

@@ -78,7 +78,7 @@ async def _serve(config: Config, started: Callable[[str], None], heartbeats: Cou
         await app.drain(0.0)
         raise error if isinstance(error, HeadwayError) else _not_listening(config, error) from None
     host, port = server.sockets[0].getsockname()[:2]
-    started(f"http://{host}:{port}")
+    started(f"{config.scheme}://{host}:{port}")
     await ended.wait()
     await app.drain(app.shutdown.limit_s, app.shutdown.lame_duck_s)
     log.info("shutdown: complete")
@@ -207,7 +207,7 @@ class Crew:
             complete = len(self.workers) == self.count and all(each.ready for each in self.workers.values())
             if complete and not self.announced:
                 self.announced = True
-                started(f"http://{self.config.host}:{self.port}")
+                started(f"{self.config.scheme}://{self.config.host}:{self.port}")
         signal.set_wakeup_fd(-1)
         self.folder.cleanup()
         if self.error:

@@ -1,6 +1,7 @@
 """Addresses of HTTP servers."""
 
 import socket
+import ssl
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,6 +23,8 @@ class Address:
             raise wrong
         self.url = url.rstrip("/")
         self.tls = parts.scheme == "https"
+        self.context: ssl.SSLContext | None = None  # for https: None trusts the authorities of the system
+        self.server_name: str | None = None  # name that the server's certificate must have; None: `host`
         self.host = parts.hostname
         self.port = port or (443 if self.tls else 80)
         self.base = parts.path.rstrip("/").encode()

@@ -10,12 +10,15 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from headway.config.wording import one_line
 from headway.errors import missing_extra
+
+if TYPE_CHECKING:
+    from headway.http.address import Address
 
 
 class Answer(Struct, frozen=True):
@@ -102,15 +105,23 @@ class HttpClient:
             await self._session.close()
             self._session = None
 
-    async def get(self, url: str, headers: Mapping[str, str] | None = None, most_bytes: int | None = None) -> Answer:
+    async def get(
+        self,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        most_bytes: int | None = None,
+        address: Address | None = None,
+    ) -> Answer:
         """Return the answer. Raise NoAnswer if the server does not answer, and TooLong if the body exceeds
         `most_bytes`."""
-        async with self.stream("GET", url, headers=headers) as stream:
+        async with self.stream("GET", url, headers=headers, address=address) as stream:
             return Answer(stream.status, await stream.read(most_bytes))
 
-    async def get_status(self, url: str, headers: Mapping[str, str] | None = None) -> int:
+    async def get_status(
+        self, url: str, headers: Mapping[str, str] | None = None, address: Address | None = None
+    ) -> int:
         """Return the status without reading the body."""
-        async with self.stream("GET", url, headers=headers) as stream:
+        async with self.stream("GET", url, headers=headers, address=address) as stream:
             return stream.status
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> Answer:
@@ -125,16 +136,24 @@ class HttpClient:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         silence_s: float | None = None,
+        address: Address | None = None,
     ) -> AsyncGenerator[Stream, None]:
         """Send a request, and yield its answer as a stream. With `silence_s`, the answer may last forever, but no pause
-        may be longer than `silence_s`; the client's timeout then limits only the time to connect."""
+        may be longer than `silence_s`; the client's timeout then limits only the time to connect. With `address`, use
+        its TLS context."""
         aiohttp = load_aiohttp()
         timeout = aiohttp.ClientTimeout(total=self.timeout_s)
         if silence_s is not None:
             timeout = aiohttp.ClientTimeout(total=None, connect=self.timeout_s, sock_read=silence_s)
         try:
             response = await self._open(aiohttp).request(
-                method, url, data=body, headers=headers, timeout=timeout, allow_redirects=self.redirects
+                method,
+                url,
+                data=body,
+                headers=headers,
+                timeout=timeout,
+                allow_redirects=self.redirects,
+                **_tls_options(address),
             )
         except (aiohttp.ClientError, OSError, TimeoutError, UnicodeError, ValueError) as error:
             raise NoAnswer(error) from None
@@ -150,6 +169,12 @@ class HttpClient:
                 connector=connector, headers=self.headers, cookie_jar=aiohttp.DummyCookieJar()
             )
         return self._session
+
+
+def _tls_options(address: Address | None) -> dict[str, Any]:
+    if address is None or address.context is None:
+        return {}
+    return {"ssl": address.context, "server_hostname": address.server_name}
 
 
 def load_aiohttp() -> Any:

@@ -282,7 +282,11 @@ async def connect(loop: asyncio.AbstractEventLoop, server: Server, seconds: floa
     try:
         _, upstream = await asyncio.wait_for(
             loop.create_connection(
-                lambda: Upstream(server), address.host, address.port, ssl=True if address.tls else None
+                lambda: Upstream(server),
+                address.host,
+                address.port,
+                ssl=(address.context or True) if address.tls else None,
+                server_hostname=address.server_name,
             ),
             seconds,
         )

@@ -117,6 +117,8 @@ class ClientConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """If requests are pending, keep the connection open for their answers. The client may have closed only its
         sending half; `_probe` finds out if it has disconnected."""
+        if self._has_tls:  # the end of a TLS connection ends both halves
+            return False
         pending = self.exchange is not None or bool(self.waiting)
         if self.host.half_closed and self.refusal is None and self.reader.arriving:
             self.refuse(400, INCOMPLETE, linger=False)
@@ -173,8 +175,10 @@ class ClientConnection(asyncio.Protocol):
         body = error_body(status, why)
         self.transport.writelines([head_of(status, len(body), close=True), body])
         self.host.count_refusal(status)
-        if linger and self.reader.stage != "idle" and self.transport.can_write_eof():
-            self.transport.write_eof()
+        half = self.transport.can_write_eof()
+        if linger and self.reader.stage != "idle" and (half or self._has_tls):
+            if half:  # a TLS connection has no end of one half
+                self.transport.write_eof()
             asyncio.get_running_loop().call_later(LINGER_S, self.transport.close)
         else:
             self.transport.close()
@@ -207,6 +211,10 @@ class ClientConnection(asyncio.Protocol):
             self._next()
         elif self.refusal is not None:
             self.refuse(*self.refusal)
+
+    @property
+    def _has_tls(self) -> bool:
+        return self.transport.get_extra_info("ssl_object") is not None
 
     @property
     def idle(self) -> bool:

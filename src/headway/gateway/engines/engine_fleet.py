@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from headway.errors import HeadwayError
 from headway.gateway.engines.engine_pace import Pace, Trial
 from headway.gateway.engines.member import BackendSpec, check_models
-from headway.http.address import Address
 from headway.http.server_log import Occasional
 from headway.types import SERVING
 from headway.views.instance import InstanceView
@@ -47,7 +46,7 @@ class Backend:
         self.place = view.index
         # Header line of the gateway's answers, which names the engine.
         self.target_line = b"x-headway-target: " + spec.name.encode()
-        self.address = Address(spec.url, f"backends.{spec.name}.url")
+        self.address = spec.address()
         self.key = spec.key  # the engine's own bearer token
         self.free: deque[Upstream] = deque()
         self.opened = 0  # number of open connections, free or in use
@@ -157,6 +156,8 @@ class Fleet:
             self._dismiss(backend)
             self._join(spec)
             return
+        if backend.spec.tls != spec.tls:
+            backend.address = spec.address()  # for new connections
         keeps = spec.discovers and backend.offered.discovers
         backend.offered, backend.spec = spec, replace(spec, models=backend.spec.models) if keeps else spec
         if spec.discovers and not keeps:

@@ -30,13 +30,13 @@ class Poller:
     async def status(self, backend: Backend, path: str) -> int:
         """Return the status of a GET, without reading the body."""
         try:
-            return await self.client.get_status(*_url_and_headers(backend, path))
+            return await self.client.get_status(*_url_and_headers(backend, path), backend.address)
         except NoAnswer as error:
             raise PollFailed(str(error)) from error.error
 
     async def text(self, backend: Backend, path: str) -> str:
         try:
-            answer = await self.client.get(*_url_and_headers(backend, path), self.most_bytes)
+            answer = await self.client.get(*_url_and_headers(backend, path), self.most_bytes, backend.address)
         except TooLong:
             raise PollFailed(f"the page has more than {self.most_bytes:,} bytes") from None
         except NoAnswer as error:

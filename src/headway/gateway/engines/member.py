@@ -15,6 +15,7 @@ from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.gateway.settings import check_name
 from headway.http.address import Address
+from headway.http.tls import EngineTls
 from headway.latency import read_gpu, read_model
 from headway.latency.shards import capacity_score
 from headway.types import Json
@@ -56,6 +57,7 @@ class BackendSpec(Struct, frozen=True):
         str | None,
         "environment variable with the engine's bearer token; without it, the engine receives the client's token",
     ] = None
+    tls: Annotated[EngineTls | None, "TLS of an https `url`; see [Security](security.md)"] = None
     engine: Annotated[Literal["auto", "vllm", "sglang", "llamacpp"], "kind of engine, for its metric names"] = "auto"
     metrics: Annotated[str | None, "path of its Prometheus metrics, or null if it has none"] = "/metrics"
     events: Annotated[str | None, "ZMQ endpoint of its KV events"] = None
@@ -105,7 +107,9 @@ class BackendSpec(Struct, frozen=True):
         return replace(read(cls, {"url": data} if isinstance(data, str) else data, where), name=name)
 
     def validate(self, where: str) -> BackendSpec:
-        Address(self.url, f"{where}.url")
+        secure = Address(self.url, f"{where}.url").tls
+        if self.tls is not None and not secure:
+            raise HeadwayError(f"{where}.tls: needs a url that begins with https, got {shown(self.url)}.")
         if self.key_env is not None and not os.environ.get(self.key_env):
             raise HeadwayError(f"{where}.key_env: the environment variable {self.key_env} is not set.")
         if self.events is not None and (not self.models or self.discovers):
@@ -149,6 +153,14 @@ class BackendSpec(Struct, frozen=True):
     def key(self) -> bytes | None:
         """The engine's own bearer token, or None if the engine has no token."""
         return None if self.key_env is None else os.environ.get(self.key_env, "").encode()
+
+    def address(self) -> Address:
+        """Return the address with the TLS context for its connections."""
+        address = Address(self.url, f"backends.{self.name}.url")
+        if address.tls:
+            tls = self.tls or EngineTls()
+            address.context, address.server_name = tls.context(f"backends.{self.name}.tls"), tls.server_name
+        return address
 
     @property
     def view_fields(self) -> Json:

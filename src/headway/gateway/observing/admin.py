@@ -35,6 +35,8 @@ from headway.gateway.observing.policy_api import Handler, PolicyApi, Wrong, read
 from headway.http.replies import RETRY_AFTER_S, TRY_LATER, error_body
 
 if TYPE_CHECKING:
+    import ssl
+
     from aiohttp.web import Request, Response, StreamResponse
 
     from headway.gateway.observing.observing_settings import AdminSettings
@@ -76,8 +78,10 @@ def _engine_action(action: str, summary: str) -> Callable[[Any], Any]:
 class Admin:
     """The admin API of one process."""
 
-    def __init__(self, board: StatusBoard, orders: Orders, settings: AdminSettings) -> None:
-        self.board, self.orders, self.settings = board, orders, settings
+    def __init__(
+        self, board: StatusBoard, orders: Orders, settings: AdminSettings, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.board, self.orders, self.settings, self.tls = board, orders, settings, tls
         self.clock, self.fleet, self.reception = board.clock, board.fleet, board.reception
         self.policy_api = PolicyApi(board.plane, board.failures, board.canary, board.shadows, orders, self._json)
         self.digest = hashlib.sha256(self.settings.key().encode()).digest()
@@ -102,12 +106,12 @@ class Admin:
         application.add_routes(routes)
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self.settings.listen[0], self.settings.listen[1])
+        host, port = self.settings.listen
+        site = web.TCPSite(self._runner, host, port, ssl_context=self.tls)
         try:
             await site.start()
         except OSError as error:
-            where = f"{self.settings.listen[0]}:{self.settings.listen[1]}"
-            raise HeadwayError(f"admin.listen: cannot listen on {where}: {error.strerror or error}.") from None
+            raise HeadwayError(f"admin.listen: cannot listen on {host}:{port}: {error.strerror or error}.") from None
         self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
@@ -245,7 +249,10 @@ class Admin:
         owner = self.board.source_of(name)
         if owner not in (None, SOURCE):
             raise Wrong(409, f"backends.{name}: is defined in {_owner(owner)}; change it there")
-        spec = read_member(name, _whole(await read_json(request)), f"backends.{name}")
+        document = _whole(await read_json(request))
+        if isinstance(document, dict) and document.get("tls") is not None:
+            raise Wrong(400, f"backends.{name}.tls: only the gateway's file may name certificates")
+        spec = read_member(name, document, f"backends.{name}")
         # Without this check, the holder of the admin key could send any environment variable to any address.
         allowed = (*self.settings.engine_keys, *(spec.key_env for spec in fleet.sources["file"].values()))
         if spec.key_env is not None and spec.key_env not in allowed:

@@ -13,6 +13,7 @@ from headway.config.keys import PositiveSeconds
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.gateway.settings import Folder, Listen
+from headway.http.tls import ServerTls
 
 
 class AdminSettings(Struct, frozen=True):
@@ -20,6 +21,7 @@ class AdminSettings(Struct, frozen=True):
 
     key_env: Annotated[str, "environment variable with the admin key; it must be set"]
     listen: Annotated[Listen, "address and port"] = ("127.0.0.1", 8001)
+    tls: Annotated[ServerTls | None, "TLS of the admin API; see [Security](security.md)"] = None
     open_metrics: Annotated[bool, "whether /metrics is open to clients without the key"] = False
     engine_keys: Annotated[
         tuple[str, ...], "environment variables that engines added through the API may name as `key_env`"
