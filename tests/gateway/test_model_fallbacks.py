@@ -138,7 +138,7 @@ def test_retries_come_before_fallbacks(live):
 
 
 def test_only_the_causes_on_the_list_count(live):
-    gateway = start(live, fallbacks={"m0": {"models": ["m1"], "on": ["context"]}})
+    gateway = start(live, fallbacks={"m0": {"models": ["m1"], "causes": ["context"]}})
     gateway.engines[0].mode = "busy"
     assert chat(gateway, model="m0").status == 503
     gateway.engines[0].mode = "reset"
@@ -195,7 +195,7 @@ def test_a_field_that_occurs_twice_is_refused(live):
     [
         ({"a": ["a"]}, "fallbacks.a: the model is in its own list"),
         ({"a": []}, "fallbacks.a: expected 1 to 16 different models"),
-        ({"a": {"models": ["b"], "on": ["rain"]}}, "fallbacks.a.on"),
+        ({"a": {"models": ["b"], "causes": ["rain"]}}, "fallbacks.a.causes"),
         (["a"], "fallbacks: expected a mapping"),
         ({"both": ["c"]}, "fallbacks.both: this model begins a cascade"),
     ],

@@ -49,7 +49,7 @@ TOO_LONG: Final = re.compile(
 
 class FallbackModels(Struct, frozen=True):
     models: Annotated[tuple[str, ...], "models to ask, in this order; a list alone may replace the mapping"]
-    on: Annotated[
+    causes: Annotated[
         tuple[Cause, ...],
         "error: no engine answers, or its status is 500 or above; overload: admission or an engine rejects the "
         "request; context: the prompt is too long for the model",
@@ -106,7 +106,7 @@ class Fallback(Exchange):
     ) -> None:
         find_model(incoming.body)  # raises if the field cannot be replaced later
         super().__init__(services, client, incoming, request, bool(body.stream), key)
-        self.intake, self.prompt, self.causes = intake, body, fallback.on
+        self.intake, self.prompt, self.causes = intake, body, fallback.causes
         self.first, self.left = body.model, list(fallback.models)
         self.cause: Cause | None = None  # why the answer of this model is discarded
         self.judged = False  # whether an error is held back until its message has arrived
