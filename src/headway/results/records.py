@@ -23,7 +23,14 @@ class Preemption(Struct, frozen=True, gc=False):
 
 # What keeps a waiting request out of the batch of its instance; see `QueueLimit`.
 LIMITS: Final = ("", "prompt", "tokens", "slots", "kv", "adapter", "handover")
-NO_LIMIT, PROMPT, TOKENS, SLOTS, KV, ADAPTER, HANDOVER = LIMITS
+# Positions in LIMITS, each declared alone, so that they are constants in compiled code.
+NO_LIMIT: Final = 0
+PROMPT: Final = 1
+TOKENS: Final = 2
+SLOTS: Final = 3
+KV: Final = 4
+ADAPTER: Final = 5
+HANDOVER: Final = 6
 
 
 class QueueLimit(Struct, frozen=True, gc=False):

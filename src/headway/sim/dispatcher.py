@@ -69,7 +69,8 @@ class Dispatcher:
         self.losses: Losses | None = None
         # request id -> request, for requests that wait at the router: delayed, queued, or without an instance
         self.held: dict[int, Planned] = {}
-        self.timer = NEVER  # next time at which a held request needs a decision, a client gives up, or `capacity` acts
+        # The next time at which a held request needs a decision, a client gives up, or `capacity` acts; -1: never.
+        self.timer = -1
         self.listener: Traffic | None = None  # set if the traffic depends on how its requests end
         self.lengths: dict[int, int] | None = None  # request id -> true output length; None if no policy is an oracle
         self.refused: list[Request] = []  # requests that ended at the router and were not yet reported to the listener
@@ -255,9 +256,10 @@ class Dispatcher:
         self.handovers.on_given_up(now, job)
 
     def set_timer(self) -> None:
-        self.timer = min(self.control.next_ps, self.deadlines.next_ps())
-        if self.capacity is not None and self.capacity.next_ps < self.timer:
-            self.timer = self.capacity.next_ps
+        timer = min(self.control.next_ps, self.deadlines.next_ps())
+        if self.capacity is not None and self.capacity.next_ps < timer:
+            timer = self.capacity.next_ps
+        self.timer = timer if timer < NEVER else -1
 
     def turn_away(self, now: int, request: Request, outcome: int, reason: str = "") -> None:
         """End a request that is not at an instance."""

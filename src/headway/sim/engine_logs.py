@@ -4,7 +4,7 @@ from array import array
 from struct import Struct
 from typing import Any
 
-from headway.results.records import NO_LIMIT, KvMove, QueueLimit
+from headway.results.records import LIMITS, NO_LIMIT, KvMove, QueueLimit
 from headway.results.records import Batch as BatchRecord
 from headway.sim.batch import Batch
 from headway.sim.job import Job
@@ -84,9 +84,9 @@ class BatchLog:
 
 
 class LimitLog:
-    """Logs over time which limit keeps the first waiting request of an instance out of the batch. If the limit changes
-    several times at one instant, only the last limit is logged, because the number of changes depends on where runs
-    are cut."""
+    """Logs over time which limit, a position in LIMITS, keeps the first waiting request of an instance out of the
+    batch. If the limit changes several times at one instant, only the last limit is logged, because the number of
+    changes depends on where runs are cut."""
 
     __slots__ = ("at", "before", "index", "limit", "log")
 
@@ -96,7 +96,7 @@ class LimitLog:
         self.limit = self.before = NO_LIMIT  # the current limit, and the limit of the last entry in the log
         self.at = 0  # time from which the current limit holds
 
-    def note(self, now: int, limit: str) -> None:
+    def note(self, now: int, limit: int) -> None:
         if limit != self.limit:
             if now > self.at:
                 self.close()
@@ -106,7 +106,7 @@ class LimitLog:
     def close(self) -> None:
         """Log the current limit, if it differs from the last entry."""
         if self.limit != self.before:
-            self.log.append(QueueLimit(self.at, self.index, self.limit))
+            self.log.append(QueueLimit(self.at, self.index, LIMITS[self.limit]))
             self.before = self.limit
 
 

@@ -18,7 +18,7 @@ from headway.hashing import stable
 from headway.sim.instance import Instance
 from headway.sim.polling import History
 from headway.sim.setup import ClusterSetup
-from headway.types import NEVER, PS_PER_SECOND, Request
+from headway.types import PS_PER_SECOND, Request
 from headway.views.instance import REPORTED, InstanceView
 
 INTERVAL_PS: Final = PS_PER_SECOND // 10
@@ -34,7 +34,7 @@ class RankCounts(History):
     __slots__ = ("before", "counts", "last", "polled", "polled_tick")
 
     def __init__(self, rank: Instance) -> None:
-        self.polled = rank.history if rank.tick < NEVER else None
+        self.polled = rank.history
         self.polled_tick = rank.tick
         self.before: Counts = 0, 0  # at the last step boundary before the current run
         self.counts: Counts = 0, 0  # at the publication `last`

@@ -127,8 +127,8 @@ class Instance:
         self.windows: tuple[BusyWindow, ...] = ()  # set if a policy reads `busy` or `watts`
         self.idle_watts = engine.idle_watts
         self.span_watts = engine.busy_watts - engine.idle_watts
-        self.tick = NEVER  # time of the first tick that `history` has not recorded; NEVER if there is no history
-        self.history: History
+        self.history: History | None = None  # set if the instance's values are read at ticks
+        self.tick = NEVER  # time of the first tick that `history` has not recorded
 
     def begin(self, now: int) -> int:
         """Form the next step and plan how often it repeats. Return when this run of steps ends. If there is nothing to
@@ -147,7 +147,7 @@ class Instance:
 
     def form(self, now: int) -> bool:
         """Form the next step. Return whether it does not repeat."""
-        if now >= self.tick:
+        if self.history is not None and now >= self.tick:
             self.history.record(self, now)
         if self.rank_counts is not None:
             self.rank_counts.note_boundary(self)
@@ -177,7 +177,8 @@ class Instance:
 
     def finish_run(self, now: int) -> None:
         """End the run: count its tokens, report first tokens, release finished requests."""
-        if now > self.tick:  # record only earlier ticks: a tick at this instant sees the state after the step
+        # Record only earlier ticks: a tick at this instant sees the state after the step.
+        if self.history is not None and now > self.tick:
             self.history.record(self, now - 1)
         if self.ahead is not None:
             async_steps.settle(self, now)
@@ -359,7 +360,7 @@ class Instance:
 
     def enqueue(self, job: Job, now: int, priority: float, hints: Hints) -> bool:
         """Add a request to the queue."""
-        if now >= self.tick:
+        if self.history is not None and now >= self.tick:
             self.history.record(self, now)
         if self.ahead is not None:
             return async_steps.enqueue(self, job, now, priority, hints)
@@ -392,7 +393,7 @@ class Instance:
     def expire(self, job: Job, now: int) -> bool:
         """End a request whose client gives up: a waiting request ends now, a running one at the next step boundary. If
         the current step still generates a token for it, that token is wasted."""
-        if now >= self.tick:
+        if self.history is not None and now >= self.tick:
             self.history.record(self, now)
         if job not in self.batch.running:
             job.expired = job.between_steps = True
@@ -444,11 +445,10 @@ class Instance:
 
     def on_loaded(self, job: Job, now: int) -> bool:
         """Mark a request as ready after its blocks have arrived."""
-        if now >= self.tick:
+        if self.history is not None and now >= self.tick:
             self.history.record(self, now)
         self.blocks.settle(now)
-        load = self.loader.loading[job]
-        self.loader.arrive(job, now)
+        load = self.loader.arrive(job, now)
         self.scheduler.stir()
         if self.tiers is not None:
             self.settle_stores(now)
@@ -459,7 +459,7 @@ class Instance:
     def let_go(self, job: Job, now: int) -> bool:
         """Free the blocks of a prompt that was computed for another instance, when the other instance has a copy or no
         longer needs one."""
-        if now >= self.tick:
+        if self.history is not None and now >= self.tick:
             self.history.record(self, now)
         self.blocks.settle(now)
         self.blocks.note_peak()

@@ -11,7 +11,7 @@ from headway.types import NEVER
 def vacate(instance: Instance, now: int) -> list[Job]:
     """Remove all requests from an instance, and return them in order of arrival. Tokens of ended steps count; the
     current step is lost. The cache keeps its content."""
-    if now >= instance.tick:
+    if instance.history is not None and now >= instance.tick:
         instance.history.record(instance, now)
     instance.blocks.settle(now)
     if instance.ahead is not None:
@@ -82,7 +82,7 @@ def halt(instance: Instance, now: int) -> int:
 
 def cool(instance: Instance, now: int) -> None:
     """Clear the caches of an instance without requests, and end its faults, because a new instance may replace it."""
-    if now >= instance.tick:
+    if instance.history is not None and now >= instance.tick:
         instance.history.record(instance, now)
     if instance.ahead is not None:
         flush(instance, now)

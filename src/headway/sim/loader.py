@@ -88,8 +88,8 @@ class Loader:
         if self.tiers is not None and self.tiers.swap_out(self.cache.now, job):
             job.swapped = job.blocks
 
-    def arrive(self, job: Job, now: int) -> None:
-        """Mark a request as ready after all its blocks have arrived."""
+    def arrive(self, job: Job, now: int) -> Load:
+        """Mark a request as ready after all its blocks have arrived. Return the load that brought them."""
         load = self.loading.pop(job)
         start, end = load.start, load.end
         self.ready.append(job)
@@ -99,15 +99,16 @@ class Loader:
             job.resumes = job.awaits.first_token
             job.computed = job.known if job.resumes else job.known - 1
             job.awaits = None
-            return
+            return load
         assert self.tiers is not None
         if job.swapped:
             self.tiers.end_swap(now, job)
             job.resumes = True
-            return
+            return load
         job.computed = end * self.size
         self.blocks.offer(job, end, now, LATER)
         self.tiers.on_loaded(now, job, start, end)
+        return load
 
     def drop(self, job: Job, now: int) -> None:
         """Free the blocks of a request that is loading or ready. Its current transfers continue without effect."""

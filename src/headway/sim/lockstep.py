@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from headway.latency.joint_steps import run_group_after_pause, run_group_of
 from headway.sim.ahead import form_again, has_work
 from headway.sim.leap import Run, steps_begun
-from headway.types import NEVER
 
 if TYPE_CHECKING:
     from headway.latency.base import StepShape
@@ -82,9 +81,9 @@ class Lockstep:
         """Plan the joint run that begins now with the steps that were formed, and return when it ends. If `once` is
         set, the step does not repeat."""
         planner, paused, wasted = self.planner, False, False
-        if now >= planner.paced_until:
-            model, planner.paced_until = planner.pace.at(now)
-            self.run_group = run_group_of(model)
+        if 0 <= planner.paced_until <= now:
+            planner.renew(now)
+            self.run_group = run_group_of(planner.model)
         for rank in self.ranks:
             if rank.ahead is not None:
                 rank.batch.add_wasted(rank.ahead.wasted, 1)
@@ -113,7 +112,7 @@ class Lockstep:
             if steps > 1:
                 steps = repeats(rank, steps)
         if steps > 1:
-            if planner.paced_until < NEVER:  # a step keeps the factor that is valid at its start
+            if planner.paced_until >= 0:  # a step keeps the factor that is valid at its start
                 steps = min(steps, steps_begun(first, increment, planner.paced_until - now))
             if planner.cuts is not None:
                 steps = planner.cuts.randint(1, steps)

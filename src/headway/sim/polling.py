@@ -15,7 +15,6 @@ from headway.scenario.scenario import SignalSpec
 from headway.sim.leap import steps_begun
 from headway.sim.samples import Samples
 from headway.sim.windows import WindowedBatch, WindowedBlocks
-from headway.types import NEVER
 
 if TYPE_CHECKING:
     from headway.sim.instance import Instance
@@ -187,7 +186,7 @@ class Gauge(History):
     __slots__ = ("due", "polled", "polled_tick", "samples")
 
     def __init__(self, instance: Instance, origin: int) -> None:
-        self.polled = instance.history if instance.tick < NEVER else None
+        self.polled = instance.history
         self.polled_tick = instance.tick
         self.samples = Samples(origin)
         self.due = origin  # when the next sample is due

@@ -159,15 +159,15 @@ class RunBlocks:
         if end <= start or not self.caching:
             return
         job.cached_to = end
-        add, holds, priority = self.cache.add, job.holds, job.ticket.priority
+        cache, holds, priority = self.cache, job.holds, job.ticket.priority
         for run, stop in job.runs:
             if stop >= end:
-                add(run, start, end, holds, priority)
+                cache.add(run, start, end, holds, priority)
                 break
             if stop > start:
-                add(run, start, stop, holds, priority)
+                cache.add(run, start, stop, holds, priority)
                 start = stop
-        if self.cache.stores is not None:
+        if cache.stores is not None:
             self.tell_stored(job, first, end, at, order)
 
     def tell_stored(self, job: Job, start: int, end: int, at: int, order: int) -> None:

@@ -64,16 +64,15 @@ class RunPlanner:
         # Tests use cuts to check that results do not depend on them.
         self.cuts = cuts
         self.pace = Pace(latency)
-        self.paced_until = NEVER  # time until which `step_times` is valid
+        self.paced_until = -1  # time until which `step_times` is valid; -1: always
         self.model = latency
         self.step_times = latency.run
 
     def plan(self, now: int, once: bool) -> int:
         """Plan the run that begins now with the step that was formed, and return when the run ends. If `once` is set,
         the step does not repeat."""
-        if now >= self.paced_until:
-            self.model, self.paced_until = self.pace.at(now)
-            self.step_times = self.model.run
+        if 0 <= self.paced_until <= now:
+            self.renew(now)
         run, batch, blocks = self.run, self.batch, self.blocks
         cache, chunks, decodes = blocks.cache, run.chunks, batch.decodes
         if chunks:
@@ -98,7 +97,7 @@ class RunPlanner:
                 steps = left
             if chunks or decodes * (steps // batch.block_steps + 1) > cache.total - cache.held:
                 steps = blocks.affordable(steps)
-            if self.paced_until < NEVER:  # a step keeps the factor that is valid at its start
+            if self.paced_until >= 0:  # a step keeps the factor that is valid at its start
                 steps = min(steps, steps_begun(first, increment, self.paced_until - now))
             if self.cuts is not None:
                 steps = self.cuts.randint(1, steps)
@@ -112,11 +111,17 @@ class RunPlanner:
             blocks.report_run(blocks.report)
         return end
 
+    def renew(self, now: int) -> None:
+        """Use the step times of the speed that the instance has now."""
+        self.model, until = self.pace.at(now)
+        self.step_times = self.model.run
+        self.paced_until = until if until < NEVER else -1
+
     def plan_after_pause(self, now: int) -> int:
         """Plan a single step that begins after a pause of the GPU, so that the host's work for this step is not hidden
         behind an earlier step. Return when the step ends."""
-        if now >= self.paced_until:
-            self.model, self.paced_until = self.pace.at(now)
+        if 0 <= self.paced_until <= now:
+            self.renew(now)
         self.step_times = getattr(self.model, "run_after_pause", self.model.run)
         end = self.plan(now, True)
         self.step_times = self.model.run

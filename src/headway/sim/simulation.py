@@ -169,12 +169,14 @@ class Simulation:
         moves_blocks = bool(links.links)
         preparations, reactions = self.choose_preparations(), self.choose_reactions()
         horizon, instances, ends, begins = self.horizon, clock.instances, clock.ends, clock.begins
+        pop, push = heappop, heappush  # compiled code looks up a global name in a dict
+        arrival = traffic.next_ps
         while True:
-            end, arrival, timer = ends[0] >> INDEX_BITS, traffic.next_ps, dispatcher.timer
+            end, timer = ends[0] >> INDEX_BITS, dispatcher.timer
             now = end if end < arrival else arrival
-            if timer < now:
+            if 0 <= timer < now:
                 now = timer
-            if moves_blocks and links.next_ps <= now:
+            if moves_blocks and links.heap and links.next_ps <= now:
                 links.make_sure(now)
                 if links.next_ps < now:
                     now = links.next_ps
@@ -182,7 +184,7 @@ class Simulation:
                 break
             # (a) Steps end.
             while end == now:
-                index = heappop(ends) & MASK
+                index = pop(ends) & MASK
                 instance = instances[index]
                 if instance.run.end == now:
                     instance.finish_run(now)
@@ -202,6 +204,7 @@ class Simulation:
             while True:
                 if arrival == now:
                     self.take_arrivals(now)
+                    arrival = traffic.next_ps
                 if moves_blocks and links.next_ps == now:
                     dispatcher.deliver(now)
                 if dispatcher.timer == now:
@@ -212,16 +215,16 @@ class Simulation:
                     break
                 for react in reactions:
                     react(now)
+                arrival = traffic.next_ps
                 if self.is_quiet(now):
                     break
-                arrival = traffic.next_ps
             # (c) Steps begin.
             if begins:
                 if len(begins) > 1:
                     begins.sort()
                 for index in begins:
                     if (end := instances[index].begin(now)) >= 0:
-                        heappush(ends, end << INDEX_BITS | index)
+                        push(ends, end << INDEX_BITS | index)
                 begins.clear()
 
     def start(self, traffic: Traffic, progress: Progress | None) -> None:

@@ -28,9 +28,10 @@ from headway.views.instance import InstanceView
 
 class StepScheduler:
     __slots__ = (
-        "adapters", "batch", "blocks", "cache", "gaps", "gated", "hits", "limit", "limits", "loader", "max_batch_size",
-        "max_batch_tokens", "preempted", "queue", "ready", "recorder", "refusal", "resuming", "run", "shut", "sight",
-        "size", "stats", "stirred", "unseen", "view", "waiting", "whole_prompts", "windows", "yields",
+        "adapters", "batch", "blocks", "cache", "gaps", "gated", "handed_ps", "hits", "joined_ps", "limit", "limits",
+        "loader", "max_batch_size", "max_batch_tokens", "preempted", "queue", "ready", "recorder", "refusal",
+        "resuming", "run", "shut", "sight", "size", "stats", "stirred", "unseen", "view", "waiting", "whole_prompts",
+        "windows", "yields",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +63,7 @@ class StepScheduler:
         self.ready = loader.ready
         self.adapters = adapters
         self.recorder = recorder
+        self.handed_ps, self.joined_ps = recorder.handed_ps, recorder.joined_ps
         self.stats = stats
         self.gaps = gaps
         self.max_batch_tokens = view.max_batch_tokens
@@ -305,7 +307,7 @@ class StepScheduler:
                 break
         if not waiting and not loader.ready:
             self.limit = NO_LIMIT
-        elif self.limit is TOKENS and len(running) + len(loader.loading) >= self.max_batch_size:
+        elif self.limit == TOKENS and len(running) + len(loader.loading) >= self.max_batch_size:
             self.limit = SLOTS
         return False
 
@@ -315,14 +317,14 @@ class StepScheduler:
             self.queue.look(self.batch.running, self.cache.held)
         return self.queue.first()
 
-    def refuse(self, job: Job, limit: str) -> None:
+    def refuse(self, job: Job, limit: int) -> None:
         """Note that the first waiting request cannot enter, and why."""
         self.queue.refused = job.ticket
         self.limit = self.refusal = limit
 
-    def find_gate(self, job: Job) -> str:
+    def find_gate(self, job: Job) -> int:
         """Return the limit that keeps a request out before its blocks are counted: its adapter has no slot, or its
-        decode instance accepts no more handovers. Return an empty string if there is no such limit."""
+        decode instance accepts no more handovers. Return NO_LIMIT if there is no such limit."""
         if self.adapters is not None and not self.adapters.has_room(job.request.adapter):
             return ADAPTER
         if job.handover is None or not job.handover.incoming.full():
@@ -374,16 +376,15 @@ class StepScheduler:
         """Record how long a request has waited outside the batch after its first turn. Waits after the first token, or
         after the prefill of a disaggregated request, follow from other columns."""
         since, job.waits_from = job.waits_from, -1
-        recorder, row = self.recorder, job.row
-        if since >= 0 and not job.generated and recorder.handed_ps[row] < 0:
-            waits = recorder.ready_ps if job.was_ready else recorder.interrupted_ps
-            waits[row] += now - since
+        if since >= 0 and not job.generated and self.handed_ps[job.row] < 0:
+            waits = self.recorder.ready_ps if job.was_ready else self.recorder.interrupted_ps
+            waits[job.row] += now - since
 
     def join(self, job: Job, now: int) -> None:
         """Record when a request whose prompt another instance has computed enters the batch."""
-        recorder, row = self.recorder, job.row
-        if recorder.handed_ps[row] >= 0 and recorder.joined_ps[row] < 0:
-            recorder.joined_ps[row] = now
+        row = job.row
+        if self.handed_ps[row] >= 0 and self.joined_ps[row] < 0:
+            self.joined_ps[row] = now
 
     def resume(self, job: Job) -> None:
         """Resume decoding of a request in the next step. The gap before its next token is longer than the other
