@@ -12,7 +12,7 @@ from headway.errors import HeadwayError
 from headway.policies import registry
 from headway.results.findings import DETECTORS, find, first_cause, noisy_neighbour
 from headway.results.findings.observed import Observed
-from headway.results.findings.remedies import changes_something
+from headway.results.findings.run_settings import changes_something
 from headway.results.ranking import direction
 from headway.results.records import SCOPE, Finding, Suggestion
 from headway.results.result import Result

@@ -5,8 +5,9 @@ A module declares `KIND`, `ROLE`, `AREA`, the functions `find(run)` and `suggest
 position among findings of equal rank. To add a kind, add a module.
 
 `suggest` returns changes of the scenario that should help, best first and for every stage that can help: the reader
-chooses by stage. Each change is new for this run: `find` drops suggestions that would change nothing. `remedies` has
-changes that several kinds suggest.
+chooses by stage. Each change is new for this run: `find` drops suggestions that would change nothing.
+`cluster_remedies` and `policy_remedies` have the changes that several kinds suggest, and `run_settings` what they need
+to know about the run.
 
 The role of a kind is CAUSE if the finding names a specific cause, LIMIT if it names the resource that limits requests,
 and SYMPTOM if it only describes what happened. Findings are ranked by the fraction of the run's loss that they explain,
@@ -24,7 +25,7 @@ from msgspec.structs import replace
 
 from headway.results.findings.backlog import saturation
 from headway.results.findings.observed import CAUSE, LIMIT, SYMPTOM, Observed, Run
-from headway.results.findings.remedies import changes_something, no_suggestions
+from headway.results.findings.run_settings import changes_something, no_suggestions
 from headway.results.records import NOTE, SEVERE, WARNING, Finding, Suggestion
 
 __all__ = ["DETECTORS", "KINDS", "ROLES", "find", "first_cause", "saturation"]

@@ -18,8 +18,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, cast
 
 from headway.config.units import duration_ps
+from headway.results.findings.cluster_remedies import more_replicas, set_to
 from headway.results.findings.observed import CAUSE, Observed, busiest, duration, examples, many, percent
-from headway.results.findings.remedies import adapter_affinity, more_replicas, set_to
+from headway.results.findings.policy_remedies import adapter_affinity
 from headway.results.loss import tokens_of
 from headway.results.occupancy import WAITED_FOR, Occupancy, Weights
 from headway.results.records import Finding, Suggestion

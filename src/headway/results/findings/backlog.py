@@ -16,8 +16,10 @@ from math import isqrt
 from typing import Final, NamedTuple
 
 from headway.config.wording import join_words
+from headway.results.findings.cluster_remedies import more_replicas
 from headway.results.findings.observed import SYMPTOM, Observed, Run, examples, many, moment, seconds
-from headway.results.findings.remedies import classes_of, more_replicas, reject_late, use
+from headway.results.findings.policy_remedies import reject_late, use
+from headway.results.findings.run_settings import classes_of
 from headway.results.records import ADMISSION, Finding, Suggestion
 from headway.results.table import Columns
 from headway.results.time_split import QUEUED

@@ -10,9 +10,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from headway.results.findings.cluster_remedies import more_retries
 from headway.results.findings.instance_failure import find_outages
 from headway.results.findings.observed import CAUSE, Observed, many, percent, worst
-from headway.results.findings.remedies import more_retries, name_of, use
+from headway.results.findings.policy_remedies import use
+from headway.results.findings.run_settings import name_of
 from headway.results.recorder import FAILED
 from headway.results.records import ROUTING, Blame, Finding, Suggestion
 from headway.types import SERVING

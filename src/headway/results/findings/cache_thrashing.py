@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Final
 
+from headway.results.findings.cluster_remedies import faster_tiers, larger_cache, more_replicas
 from headway.results.findings.observed import (
     CAUSE,
     Observed,
@@ -21,7 +22,7 @@ from headway.results.findings.observed import (
     span,
     worst,
 )
-from headway.results.findings.remedies import cached_prefixes, faster_tiers, larger_cache, more_replicas
+from headway.results.findings.policy_remedies import cached_prefixes
 from headway.results.records import Finding, Suggestion, Thrash, group_by
 from headway.types import PS_PER_SECOND
 

@@ -24,8 +24,9 @@ from typing import Final, NamedTuple
 from headway import latency
 from headway.errors import HeadwayError
 from headway.latency import LatencyModel
+from headway.results.findings.cluster_remedies import more_replicas, set_to
 from headway.results.findings.observed import CAUSE, Observed, busiest, examples, many, percent
-from headway.results.findings.remedies import balance, more_replicas, reject_late, set_to
+from headway.results.findings.policy_remedies import balance, reject_late
 from headway.results.occupancy import PREFILL, Occupancy
 from headway.results.records import Finding, Suggestion
 

@@ -16,8 +16,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from headway.results.findings.cluster_remedies import more_replicas
 from headway.results.findings.observed import CAUSE, Observed, busiest, examples, many, moment, percent
-from headway.results.findings.remedies import balance, cached_prefixes, more_replicas, reject_late
+from headway.results.findings.policy_remedies import balance, cached_prefixes, reject_late
 from headway.results.occupancy import PREFILL, WAITED_FOR, Occupancy
 from headway.results.records import Blame, Finding, Suggestion
 from headway.types import SERVING

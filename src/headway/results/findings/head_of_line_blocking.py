@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from headway.results.findings.cluster_remedies import more_replicas
 from headway.results.findings.observed import CAUSE, Observed, busiest, duration, examples, many, percent, seconds
-from headway.results.findings.remedies import balance, more_replicas, reject_late, use
+from headway.results.findings.policy_remedies import balance, reject_late, use
 from headway.results.records import SCHEDULER, Finding, Suggestion
 from headway.results.waits import LONG_FACTOR
 from headway.types import PS_PER_SECOND

@@ -18,8 +18,9 @@ from itertools import compress
 from math import comb
 from typing import Final, NamedTuple, cast
 
+from headway.results.findings.cluster_remedies import fresher_signals
 from headway.results.findings.observed import CAUSE, Observed, busiest, many, seconds, span, worst
-from headway.results.findings.remedies import balance, fresher_signals, use
+from headway.results.findings.policy_remedies import balance, use
 from headway.results.records import ROUTING, Finding, Suggestion
 from headway.results.time_split import QUEUED
 from headway.types import PS_PER_SECOND, SERVING

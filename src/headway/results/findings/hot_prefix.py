@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from headway.results.findings import hot_spot
+from headway.results.findings.cluster_remedies import more_replicas
 from headway.results.findings.observed import CAUSE, Observed, many, percent, span, worst
-from headway.results.findings.remedies import balance, more_replicas
+from headway.results.findings.policy_remedies import balance
 from headway.results.records import Blame, Finding, Suggestion
 
 KIND: Final = "hot_prefix"

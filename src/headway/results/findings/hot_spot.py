@@ -10,8 +10,10 @@ Severity: the excess divided by the time that requests spent at all instances of
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from headway.results.findings.cluster_remedies import fresher_signals, more_replicas
 from headway.results.findings.observed import CAUSE, Observed, many, runs, seconds, span, worst
-from headway.results.findings.remedies import EXACT, balance, fresher_signals, more_replicas, name_of
+from headway.results.findings.policy_remedies import EXACT, balance
+from headway.results.findings.run_settings import name_of
 from headway.results.records import ROUTING, Blame, Finding, Suggestion
 from headway.results.time_grid import Grid, SpanSums
 from headway.results.time_split import QUEUED

@@ -16,8 +16,9 @@ the counted requests.
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from headway.results.findings.cluster_remedies import more_replicas, more_retries
 from headway.results.findings.observed import CAUSE, Observed, busiest, examples, many, moment, percent
-from headway.results.findings.remedies import balance, more_replicas, more_retries, reject_late
+from headway.results.findings.policy_remedies import balance, reject_late
 from headway.results.records import Blame, Finding, Suggestion
 from headway.results.sample import MISSED, UNCOUNTED
 from headway.types import SERVING

@@ -15,6 +15,7 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 from headway.config.units import duration_ps
+from headway.results.findings.cluster_remedies import faster_link
 from headway.results.findings.observed import (
     CAUSE,
     Observed,
@@ -27,7 +28,6 @@ from headway.results.findings.observed import (
     span,
     worst,
 )
-from headway.results.findings.remedies import faster_link
 from headway.results.records import Blame, Finding, Suggestion
 from headway.types import PS_PER_SECOND, Json
 

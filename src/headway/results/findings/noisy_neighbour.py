@@ -20,8 +20,9 @@ from typing import Final
 
 from headway.results.findings import runaway_session, tenant_burst
 from headway.results.findings.bottleneck import main_resource
+from headway.results.findings.cluster_remedies import more_replicas
 from headway.results.findings.observed import CAUSE, Observed, examples, many, percent, worst
-from headway.results.findings.remedies import fair_queue, limit_tenant, more_replicas, reject_late
+from headway.results.findings.policy_remedies import fair_queue, limit_tenant, reject_late
 from headway.results.occupancy import DECODE, KV, PREFILL, SLOTS, Occupancy
 from headway.results.records import Blame, Finding, Suggestion
 from headway.results.sample import MISSED, UNCOUNTED

@@ -12,8 +12,9 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from headway.results.findings.cluster_remedies import more_incoming, more_replicas
 from headway.results.findings.observed import CAUSE, Observed, duration, examples, many, seconds, span, worst
-from headway.results.findings.remedies import balance, more_incoming, more_replicas
+from headway.results.findings.policy_remedies import balance
 from headway.results.records import Blame, Finding, Suggestion
 from headway.types import PS_PER_SECOND, Json
 

@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from headway.results.findings.cluster_remedies import larger_cache, more_replicas, scaled
 from headway.results.findings.observed import CAUSE, Observed, examples, many, seconds, span, worst
-from headway.results.findings.remedies import balance, larger_cache, limit_rate, more_replicas, scaled
+from headway.results.findings.policy_remedies import balance, limit_rate
 from headway.results.records import Blame, Finding, Preemption, Suggestion, group_by
 from headway.types import PS_PER_SECOND
 

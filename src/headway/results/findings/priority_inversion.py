@@ -14,7 +14,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from headway.results.findings.observed import CAUSE, Observed, busiest, duration, examples, many, seconds, worst
-from headway.results.findings.remedies import name_of, policy, use
+from headway.results.findings.policy_remedies import use
+from headway.results.findings.run_settings import name_of, policy
 from headway.results.records import PRIORITY, SCHEDULER, Blame, Finding, Suggestion
 
 KIND: Final = "priority_inversion"

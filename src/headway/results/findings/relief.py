@@ -3,28 +3,27 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from headway.results.findings.observed import Observed
-from headway.results.findings.remedies import (
-    CACHED,
-    TPOT,
-    adapter_affinity,
-    aim,
-    balance,
-    cached_prefixes,
+from headway.results.findings.cluster_remedies import (
     earlier_scaling,
     faster_link,
     faster_tiers,
-    hit_ratio,
     larger_cache,
-    limit_rate,
     more_incoming,
     more_replicas,
-    pool_of,
-    reject_late,
     scaled,
+)
+from headway.results.findings.observed import Observed
+from headway.results.findings.policy_remedies import (
+    CACHED,
+    adapter_affinity,
+    balance,
+    cached_prefixes,
+    limit_rate,
+    reject_late,
     use,
     wider_limits,
 )
+from headway.results.findings.run_settings import TPOT, aim, hit_ratio, pool_of
 from headway.results.records import SCHEDULER, Finding, Suggestion
 
 SMALL_BATCH: Final = 128

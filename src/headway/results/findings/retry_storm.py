@@ -22,8 +22,9 @@ from statistics import median
 from typing import Final
 
 from headway.config.units import duration_ps
+from headway.results.findings.cluster_remedies import more_replicas
 from headway.results.findings.observed import CAUSE, Observed, many, percent, seconds, span
-from headway.results.findings.remedies import more_replicas, reject_late
+from headway.results.findings.policy_remedies import reject_late
 from headway.results.recorder import FAILED, REJECTED, TIMED_OUT
 from headway.results.records import Blame, Finding, Suggestion
 from headway.results.sample import MET

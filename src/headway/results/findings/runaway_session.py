@@ -15,16 +15,10 @@ from statistics import median_low
 from typing import Final, cast
 
 from headway.results.findings.bottleneck import main_resource
+from headway.results.findings.cluster_remedies import more_replicas
 from headway.results.findings.observed import CAUSE, Observed, examples, many, moment, percent, worst
-from headway.results.findings.remedies import (
-    cached_prefixes,
-    caches_prefixes,
-    fair_queue,
-    limit_tenant,
-    more_replicas,
-    reads_prefixes,
-    use,
-)
+from headway.results.findings.policy_remedies import cached_prefixes, fair_queue, limit_tenant, use
+from headway.results.findings.run_settings import caches_prefixes, reads_prefixes
 from headway.results.occupancy import WAITED_FOR, Occupancy
 from headway.results.records import SCHEDULER, Blame, Finding, Suggestion
 

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
+from headway.results.findings.cluster_remedies import autoscaler, more_replicas
 from headway.results.findings.observed import CAUSE, Observed, duration, examples, many, runs, seconds, span, worst
-from headway.results.findings.remedies import autoscaler, more_replicas
 from headway.results.recorder import ScaleRecord
 from headway.results.records import SCALING, Finding, Suggestion, group_by
 from headway.results.scaling import OSCILLATION_PS, turns_back

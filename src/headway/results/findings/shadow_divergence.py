@@ -20,8 +20,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from headway.results.findings.cluster_remedies import kv_events
 from headway.results.findings.observed import CAUSE, Observed, busiest, examples, many, moment, percent, seconds, span
-from headway.results.findings.remedies import index_size, kv_events
+from headway.results.findings.policy_remedies import index_size
 from headway.results.records import Blame, Finding, Suggestion
 from headway.results.shadow import TOLERANCE, divergences
 from headway.results.time_grid import Grid

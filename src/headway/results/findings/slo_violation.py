@@ -11,8 +11,10 @@ from itertools import compress
 from typing import Final
 
 from headway.results.findings import bottleneck
+from headway.results.findings.cluster_remedies import faster_link, more_replicas
 from headway.results.findings.observed import SYMPTOM, Observed, busiest, examples, many, percent, seconds, span, worst
-from headway.results.findings.remedies import balance, faster_link, link_binds, more_replicas, reject_late
+from headway.results.findings.policy_remedies import balance, reject_late
+from headway.results.findings.run_settings import link_binds
 from headway.results.recorder import COMPLETED, IN_FLIGHT
 from headway.results.records import Finding, Suggestion
 from headway.results.sample import Sample, completed_flags

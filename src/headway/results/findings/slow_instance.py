@@ -20,9 +20,10 @@ be late at the rate of the rest of the run. Severity: the fraction of the run in
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from headway.results.findings.cluster_remedies import more_replicas
 from headway.results.findings.hot_spot import serving
 from headway.results.findings.observed import CAUSE, Observed, many, runs, seconds, span, worst
-from headway.results.findings.remedies import balance, more_replicas
+from headway.results.findings.policy_remedies import balance
 from headway.results.loss import PARTS
 from headway.results.records import Blame, Finding, Suggestion
 from headway.results.sample import MISSED

@@ -11,8 +11,9 @@ rate of late requests outside of all episodes. Severity: the explained part of a
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from headway.results.findings.cluster_remedies import autoscaler, earlier_scaling, more_replicas
 from headway.results.findings.observed import CAUSE, Observed, duration, many, percent, seconds, span, worst
-from headway.results.findings.remedies import aim, autoscaler, earlier_scaling, more_replicas
+from headway.results.findings.run_settings import aim
 from headway.results.records import SCALING, Blame, Finding, Suggestion, group_by
 from headway.types import PS_PER_SECOND
 

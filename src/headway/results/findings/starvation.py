@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from statistics import median_low
 from typing import Final
 
+from headway.results.findings.cluster_remedies import more_replicas
 from headway.results.findings.observed import CAUSE, Observed, busiest, duration, examples, many, seconds, worst
-from headway.results.findings.remedies import default, more_replicas, policy, tenants_of, use
+from headway.results.findings.policy_remedies import use
+from headway.results.findings.run_settings import default, policy, tenants_of
 from headway.results.records import FLOW, PRIORITY, SCHEDULER, Finding, Suggestion
 from headway.results.time_split import QUEUED
 from headway.results.waits import Queue

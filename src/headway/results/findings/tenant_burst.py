@@ -33,6 +33,7 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from headway.results.backlog_sweep import Period, Sweep
+from headway.results.findings.cluster_remedies import more_replicas
 from headway.results.findings.observed import (
     CAUSE,
     MOST,
@@ -45,7 +46,7 @@ from headway.results.findings.observed import (
     runs,
     seconds,
 )
-from headway.results.findings.remedies import fair_queue, limit_burst, more_replicas, use
+from headway.results.findings.policy_remedies import fair_queue, limit_burst, use
 from headway.results.records import ADMISSION, Blame, Finding, Suggestion, group_by
 from headway.results.sample import MET, MISSED, UNCOUNTED
 from headway.types import PS_PER_SECOND

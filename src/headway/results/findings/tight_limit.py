@@ -20,7 +20,7 @@ from typing import Final
 from headway.policies.registry import DEFAULT_POLICIES
 from headway.results.findings.hot_spot import serving, sum_by_slice
 from headway.results.findings.observed import CAUSE, Observed, examples, many, percent
-from headway.results.findings.remedies import LIMITS, use, wider_limits
+from headway.results.findings.policy_remedies import LIMITS, use, wider_limits
 from headway.results.occupancy import Weights
 from headway.results.records import Finding, Suggestion
 from headway.results.time_grid import Grid

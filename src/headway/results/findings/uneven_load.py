@@ -14,9 +14,10 @@ counted requests.
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from headway.results.findings.cluster_remedies import fresher_signals
 from headway.results.findings.hot_spot import serving, sum_by_slice
 from headway.results.findings.observed import CAUSE, Observed, busiest, examples, many, percent
-from headway.results.findings.remedies import balance, fresher_signals
+from headway.results.findings.policy_remedies import balance
 from headway.results.records import Blame, Finding, Suggestion
 from headway.results.time_grid import Grid
 from headway.results.time_split import QUEUED

@@ -4,8 +4,10 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 import headway.policies  # noqa: F401  (registers the policies)
+from headway.results.findings.cluster_remedies import more_retries
 from headway.results.findings.observed import Observed
-from headway.results.findings.remedies import cached_prefixes, more_retries, name_of, reject_late
+from headway.results.findings.policy_remedies import cached_prefixes, reject_late
+from headway.results.findings.run_settings import name_of
 from headway.results.records import ADMISSION, SCOPE, Suggestion
 from headway.results.words.issues import AREAS, Issue
 from headway.results.words.material import Material
