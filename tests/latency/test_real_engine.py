@@ -32,11 +32,12 @@ POINTS = (0.5, 0.9, 0.95, 0.99)
     ],
 )
 def test_a_profile_fits_the_kernels_of_its_card(gpu: str, folder: str, model: str, tp: int, room: int) -> None:
+    """Decodes of the RTX 4090 have equal contexts, and those of the RTX PRO 6000 unequal ones, as in engines."""
     constants = headway.latency(gpu, model).profile.constants
     errors: dict[str, list[float]] = {}
-    for phase, step in steps(DATA / "profiles" / folder, model, tp, room):
+    for phase, step, _ in steps(DATA / "profiles" / folder, model, tp, room, gpu == "rtx-pro-6000"):
         errors.setdefault(phase, []).append(abs(step.error(constants)))
-    for phase, (median, p90) in {"decode": (0.025, 0.065), "prefill": (0.04, 0.1), "mixed": (0.04, 0.09)}.items():
+    for phase, (median, p90) in {"decode": (0.03, 0.065), "prefill": (0.04, 0.11), "mixed": (0.04, 0.09)}.items():
         ordered = sorted(errors[phase])
         assert len(ordered) > 40
         assert ordered[len(ordered) // 2] < median, phase
@@ -105,13 +106,14 @@ OTHER_RUNS = Path(__file__).parent / "recorded_runs"
     ("run", "model", "cluster", "within"),
     [
         ("llama-3.1-8b-tp1", "llama-3.1-8b", {}, {"ttft": 0.1, "tpot": 0.03, "e2e": 0.04}),
-        # TPOT is 1.6 to 3.3 % too short.
-        ("qwen3-32b-tp2", "qwen-3-32b", {"tp": 2}, {"ttft": 0.1, "tpot": 0.035, "e2e": 0.04}),
+        ("qwen3-32b-tp2", "qwen-3-32b", {"tp": 2}, {"ttft": 0.1, "tpot": 0.03, "e2e": 0.04}),
+        # As that engine did, the ranks schedule asynchronously. It queues requests between two steps, so TTFT counts
+        # from their arrival.
         (
             "qwen3-30b-a3b-dp2-ep",
             "qwen-3-30b-a3b",
-            {"dp": 2, "ep": True, "dp_balance": "vllm"},
-            {"tpot": 0.03, "e2e": 0.04},
+            {"dp": 2, "ep": True, "dp_balance": "vllm", "latency": {"engine": "vllm-0.19"}},
+            {"ttft_arrival": 0.1, "tpot": 0.03, "e2e": 0.04},
         ),
     ],
 )
@@ -135,6 +137,10 @@ def test_runs_on_two_cards_are_met(run: str, model: str, cluster: dict[str, Any]
     pairs = {
         "ttft": (
             [row["first_token_s"] - row["queued_s"] for row in real],
+            [(first - came) / 1e12 for came, first, _, _ in ours],
+        ),
+        "ttft_arrival": (
+            [row["first_token_s"] - row["arrival_s"] for row in real],
             [(first - came) / 1e12 for came, first, _, _ in ours],
         ),
         "tpot": (

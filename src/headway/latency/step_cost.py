@@ -1,7 +1,7 @@
 """The time of a step on a GPU, in microseconds, computed from constants of the GPU and the shape of the model's shard.
 
     dense work      for each type of weights: cube root of (r³ + c³), where r is the time to read the weights and c is
-                    the time to compute with them
+                    the time to compute with them; or the square root of (r² + c²), as `matmul_power` says
     experts         the same, for the experts that the tokens of the step visit, with the padding of each expert's
                     rows to whole tiles; and a time per layer to choose experts and to sort tokens by expert
     FP8             a time per layer and a traffic per token to round activations to 8 bits
@@ -16,13 +16,14 @@
     communication   two all-reduces per layer, if the model is split between several GPUs: `all_reduce.py`; the exchange
                     between data-parallel ranks: `joint_steps.py`
 
-The formulas use only + - * /. Every machine rounds these in the same way, so results are the same on every machine.
+The formulas use only + - * / and square roots. Every machine rounds these in the same way, so results are the same on
+every machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, frexp, ldexp
+from math import ceil, frexp, ldexp, sqrt
 from typing import Annotated
 
 from msgspec import Struct
@@ -37,7 +38,16 @@ MEGA = 1e6  # 1 TB/s is 1e6 bytes per microsecond, and 1 TFLOP/s is 1e6 operatio
 
 
 # Rates that may be 0. The rate of a more general kind of work then takes their place, or there is no limit.
-OPTIONAL = ("fp8_tb_s", "fp8_many_tb_s", "kv8_tb_s", "expert_tb_s", "expert_tflops", "packed_tb_s", "packed_tflops")
+OPTIONAL = (
+    "many_tb_s",
+    "fp8_tb_s",
+    "fp8_many_tb_s",
+    "kv8_tb_s",
+    "expert_tb_s",
+    "expert_tflops",
+    "packed_tb_s",
+    "packed_tflops",
+)
 
 
 class Constants(Struct, frozen=True):
@@ -67,6 +77,10 @@ class Constants(Struct, frozen=True):
     beside_us: Annotated[float, Doc("a decode in a step with chunks, per layer", type="µs")] = 0.0
     beside_row_us: Annotated[float, Doc("added to that per token of the longest chunk", type="µs")] = 0.0
     tile: Annotated[int, Doc("tokens of a tile", type="tokens")] = 128
+    many_tb_s: Annotated[
+        float, Doc("a second limit of reading weights in steps above 16 tokens; 0: none", type="TB/s")
+    ] = 0.0
+    matmul_power: Annotated[int, Doc("power with which a matmul's times to read and to compute add up")] = 3
     fp8_speedup: Annotated[float, Doc("speedup of matmuls in 8 bits", type="times")] = 1.0
     fp8_tb_s: Annotated[float, Doc("reading weights of 8 bits; 0: as other weights", type="TB/s")] = 0.0
     fp8_many_tb_s: Annotated[float, Doc("a second limit of that in steps above 16 tokens; 0: none", type="TB/s")] = 0.0
@@ -97,12 +111,14 @@ class Constants(Struct, frozen=True):
         for name in ("mixed_kv", "short_read"):
             if getattr(self, name) < 1:
                 raise HeadwayError(f"{where}.{name}: must be 1 or more, got {getattr(self, name)}.")
+        if self.matmul_power not in (2, 3):
+            raise HeadwayError(f"{where}.matmul_power: must be 2 or 3, got {self.matmul_power}.")
         if self.step_us + self.layer_us <= 0:
             raise HeadwayError(f"{where}: 'step_us' or 'layer_us' must be above zero.")
         return self
 
 
-FEW_TOKENS = 16  # up to so many tokens, `fp8_many_tb_s` is no limit
+FEW_TOKENS = 16  # up to so many tokens, `many_tb_s` and `fp8_many_tb_s` are no limits
 
 
 def cube_root(value: float) -> float:
@@ -124,29 +140,39 @@ def both(tb_s: float, further: float) -> float:
     return 1.0 / cube_root(one * one * one + other * other * other)
 
 
-def matmul_us(gpu: Constants, matmul: Matmul, tokens: float, limited: bool = False) -> float:
-    """Return the time to read the weights of a type and to multiply the tokens with them. `limited` says whether
-    `fp8_many_tb_s` limits the rate of weights of 8 bits."""
-    read, rows = matmul.weights * matmul.bytes_a_weight, tokens
-    memory_tb_s, tflops = gpu.weights_tb_s, gpu.matmul_tflops
+def matmul_us(gpu: Constants, matmul: Matmul, tokens: float, many: bool = False) -> float:
+    """Return the time to read the weights of a type and to multiply the tokens with them. `many` says whether the step
+    has more than `FEW_TOKENS` tokens."""
     if matmul.experts > 1:
         if matmul.spread > 1:
             count, pairs = busiest_gpu(matmul.experts, matmul.visits, matmul.skew, tokens, matmul.spread)
         else:
             count, pairs = experts_read(matmul.experts, matmul.visits, matmul.skew, tokens), tokens * matmul.visits
-        read *= count
-        rows = padded_rows(pairs, count, gpu.expert_pad, gpu.expert_half)
-        memory_tb_s, tflops = gpu.expert_tb_s or memory_tb_s, gpu.expert_tflops or tflops
-    elif matmul.bytes_a_weight == 1.0:
-        memory_tb_s = gpu.fp8_tb_s or memory_tb_s
-        if limited and matmul.eight_bits:
-            memory_tb_s = both(memory_tb_s, gpu.fp8_many_tb_s)
+        return grouped_us(gpu, matmul, count, pairs)
+    memory_tb_s, further = gpu.weights_tb_s, gpu.many_tb_s
+    if matmul.bytes_a_weight == 1.0:
+        memory_tb_s, further = gpu.fp8_tb_s or memory_tb_s, gpu.fp8_many_tb_s if matmul.eight_bits else 0.0
+    if many and further:
+        memory_tb_s = both(memory_tb_s, further)
+    return _matmul_us(gpu, matmul, 1.0, tokens, memory_tb_s, gpu.matmul_tflops)
+
+
+def grouped_us(gpu: Constants, matmul: Matmul, count: float, pairs: float) -> float:
+    """Return the time of the matmuls of `count` experts with `pairs` pairs of a token and an expert."""
+    rows = padded_rows(pairs, count, gpu.expert_pad, gpu.expert_half)
+    memory_tb_s, tflops = gpu.expert_tb_s or gpu.weights_tb_s, gpu.expert_tflops or gpu.matmul_tflops
+    return _matmul_us(gpu, matmul, count, rows, memory_tb_s, tflops)
+
+
+def _matmul_us(gpu: Constants, matmul: Matmul, count: float, rows: float, memory_tb_s: float, tflops: float) -> float:
     if matmul.bytes_a_weight < 1.0:
         memory_tb_s, tflops = gpu.packed_tb_s or memory_tb_s, gpu.packed_tflops or tflops
     elif matmul.eight_bits:
         tflops *= gpu.fp8_speedup
-    memory = read / (memory_tb_s * MEGA)
+    memory = matmul.weights * matmul.bytes_a_weight * count / (memory_tb_s * MEGA)
     compute = 2.0 * matmul.weights * rows / (tflops * MEGA)
+    if gpu.matmul_power == 2:
+        return sqrt(memory * memory + compute * compute)
     return cube_root(memory * memory * memory + compute * compute * compute)
 
 
@@ -154,7 +180,6 @@ def tokens_us(gpu: Constants, part: Shard, tokens: int, graph_padding: int = 0) 
     """Return the time of the work that depends only on the number of tokens, including the constants per step and per
     layer, without communication. `graph_padding` is how many of the tokens only fill up a CUDA graph."""
     paid = tokens + gpu.tile_share * (ceil(tokens / gpu.tile) * gpu.tile - tokens)
-    limited = gpu.fp8_many_tb_s > 0.0 and tokens > FEW_TOKENS
     total = gpu.step_us + part.layers * (gpu.layer_us + tokens * part.moved / (gpu.elementwise_tb_s * MEGA))
     for matmul in part.matmuls:
         if matmul.experts > 1:  # padding tokens visit no expert
@@ -162,7 +187,7 @@ def tokens_us(gpu: Constants, part: Shard, tokens: int, graph_padding: int = 0) 
             total += sorting_us(gpu, part, matmul, routed)
             total += matmul_us(gpu, matmul, routed)
         else:
-            total += matmul_us(gpu, matmul, paid, limited)
+            total += matmul_us(gpu, matmul, paid, tokens > FEW_TOKENS)
     if part.eight_bits:
         total += rounding_us(gpu, part, tokens)
     return total
