@@ -38,14 +38,16 @@ def manager(data: dict[str, Any]) -> KVCacheManager:
     common: dict[str, Any] = {"block_size": size, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
     specs: list[KVCacheSpec] = [FullAttentionSpec(**common) for _ in range(data["full"])]
     specs += [SlidingWindowSpec(**common, sliding_window=data["window"]) for _ in range(data["windows"])]
+    mode = data["kept"]
+    span = LONGEST if mode == "none" else size  # tokens of a block in a group of states
     specs += [
-        MambaSpec(block_size=LONGEST, shapes=((1,),), dtypes=(torch.float32,), mamba_cache_mode="none")
+        MambaSpec(block_size=span, shapes=((1,),), dtypes=(torch.float32,), mamba_cache_mode=mode)
         for _ in range(data["states"])
     ]
     groups = [KVCacheGroupSpec([f"layer.{place}"], spec) for place, spec in enumerate(specs)]
     # vLLM keeps one block as a placeholder.
     config = KVCacheConfig(num_blocks=data["pages"] + 1, kv_cache_tensors=[], kv_cache_groups=groups)
-    block = LONGEST if data["states"] else size
+    block = span if data["states"] else size
     return KVCacheManager(
         config,
         max_model_len=LONGEST,
@@ -76,6 +78,7 @@ def answer(data: dict[str, Any]) -> list[dict[str, Any]]:
     requests: dict[str, Request] = {}
     told = []
     for step in data["steps"]:
+        cache.new_step_starts()
         for row in step["left"]:
             request = requests[str(row)]
             cache.free(request)

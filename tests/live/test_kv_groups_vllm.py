@@ -24,7 +24,7 @@ Json = dict[str, Any]
 HERE = Path(__file__).parent
 PYTHON = HERE.parent.parent / ".venv-live" / "bin" / "python"
 TOY = {"hidden": 64, "heads": 4, "kv_heads": 1, "params": 100_000, "name": "toy"}
-NONE = {"full": 1, "windows": 0, "window": 0, "states": 0}
+NONE = {"full": 1, "windows": 0, "window": 0, "states": 0, "kept": "none"}
 COSTLESS = dict.fromkeys(("prefill_token", "prefill_pair", "context_token"), "0s")
 
 
@@ -65,7 +65,9 @@ def tokens_of(job: Job) -> list[int]:
     return tokens
 
 
-def scenario(seed: int, full: int, windowed: int, window: int, pages: int, caching: bool, states: int = 0) -> Json:
+def scenario(
+    seed: int, full: int, windowed: int, window: int, pages: int, caching: bool, states: int = 0, kept: str = "none"
+) -> Json:
     other = {"kind": "sliding", "layers": windowed, "window": window}
     if states:
         other = {"kind": "state", "layers": states, "state_bytes": 64}
@@ -89,7 +91,7 @@ def scenario(seed: int, full: int, windowed: int, window: int, pages: int, cachi
                 "kv_groups": [{"kind": "full", "layers": full}, other],
             },
             "max_batch_tokens": 128,
-            "kv": {"block_tokens": 16, "gpu_blocks": pages, "prefix_caching": caching},
+            "kv": {"block_tokens": 16, "gpu_blocks": pages, "prefix_caching": caching, "states": kept},
             "latency": {"model": "linear", "step": "3ms", "sequence": "0s", **COSTLESS},
         },
         "warmup": 0,
@@ -143,7 +145,7 @@ def both(
         "pages": cluster["kv"]["gpu_blocks"],
         "block_tokens": cluster["kv"]["block_tokens"],
         "max_batch_tokens": cluster["max_batch_tokens"],
-        "caching": cluster["kv"]["prefix_caching"] and not groups.get("states"),
+        "caching": cluster["kv"]["prefix_caching"] and not (groups.get("states") and "kept" not in groups),
         "prompts": recorder.prompts,
         "steps": recorder.steps,
     }
@@ -212,6 +214,34 @@ def test_free_blocks_are_those_of_vllm_if_layers_keep_states(
     recorder, answer, _ = both(engine, given, {"states": states}, monkeypatch)
     steps, counts, other = compare(recorder, answer)
     assert (counts, other) == (0, 0) and steps > 100
+
+
+@pytest.mark.parametrize("kept", ["all", "align"])
+@pytest.mark.parametrize("states", [1, 3])
+def test_free_blocks_and_hits_are_those_of_vllm_if_states_are_kept(
+    engine: Engine, kept: str, states: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = scenario(2, 1, 0, 0, 5000 * (1 + states), caching=True, states=states, kept=kept)
+    recorder, answer, result = both(engine, given, {"states": states, "kept": kept}, monkeypatch)
+    steps, counts, other = compare(recorder, answer)
+    assert (counts, other) == (0, 0) and steps > 100
+    assert sum(result.requests["cached_tokens"]) > 1000
+
+
+@pytest.mark.parametrize("kept", ["all", "align"])
+def test_hits_are_close_to_those_of_vllm_if_states_are_evicted(
+    engine: Engine, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In total: in a single run with `align`, few states decide over many tokens."""
+    ours = theirs = 0
+    for seed in range(4):
+        given = scenario(seed, 1, 0, 0, 250, caching=True, states=1, kept=kept)
+        recorder, answer, result = both(engine, given, {"states": 1, "kept": kept}, monkeypatch)
+        ours += sum(sum(step["cached"].values()) for step in recorder.steps)
+        theirs += sum(found for step in answer for _, found in step["hits"])
+        assert result.summary()["instances"][0]["evicted_blocks"] > 0
+    print(f"{kept}: {ours} and {theirs} tokens hit")
+    assert ours == pytest.approx(theirs, rel=0.1)
 
 
 @pytest.mark.parametrize(

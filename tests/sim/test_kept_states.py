@@ -1,4 +1,4 @@
-"""`kv.states: all`: the states of Mamba and linear attention at the ends of blocks, as cached content."""
+"""`kv.states`: the states of Mamba and linear attention at the ends of blocks or chunks, as cached content."""
 
 from __future__ import annotations
 
@@ -45,6 +45,34 @@ def test_a_prefix_is_hit_only_if_states_are_kept() -> None:
     assert run("all").requests["cached_tokens"] == [0, 80, 80, 80, 80, 80]
 
 
+def test_states_at_the_ends_of_chunks_are_hit_once_a_chunk_has_ended_with_the_common_prefix() -> None:
+    """The chunks of the first request end after 96 and 100 tokens. The second one finds 80 tokens cached without a
+    state and ends a chunk there."""
+    assert run("align").requests["cached_tokens"] == [0, 0, 80, 80, 80, 80]
+    assert run("align", prefix=None, prompt_tokens=96).summary()["instances"][0]["steps"] == 6 * 4
+
+
+def test_chunks_end_with_blocks_if_states_are_kept_at_their_ends() -> None:
+    def steps(states: str, tokens: int) -> int:
+        result = run(states, 2000, requests=1, prompt_tokens=tokens, output_tokens=1, prefix=None)
+        return int(result.summary()["instances"][0]["steps"])
+
+    assert (steps("all", 100), steps("align", 100)) == (1, 2)
+    assert (steps("all", 96), steps("align", 96), steps("align", 15)) == (1, 1, 1)
+    assert (steps("all", 5000), steps("align", 5000)) == (3, 4)  # 2048, 2048, 896 and 8 tokens
+
+
+def test_a_chunk_takes_one_page_in_each_state_group_if_states_are_kept_at_its_end() -> None:
+    """A request of 100 tokens has 7 blocks in the full group, and at most 2 states in each of 3 groups."""
+
+    def rejected(pages: int) -> int:
+        outcomes = run("align", pages=pages, requests=2, prefix=None).requests["outcome"]
+        return sum(outcome == "rejected" for outcome in outcomes)
+
+    assert rejected(7 + 3 * 2) == 0
+    assert rejected(7 + 3 * 2 - 1) == 2
+
+
 def test_a_hit_needs_the_state_at_its_end_alone() -> None:
     """A request of 200 tokens takes a page for each of 13 blocks in each of 4 groups, which is all there are. The
     states of the prefix's first blocks are then gone, because they were left first, and its later blocks still hit."""
@@ -56,7 +84,7 @@ def test_a_hit_needs_the_state_at_its_end_alone() -> None:
 
 def test_a_block_has_a_page_in_each_state_group() -> None:
     shape = read_model("qwen-3-next-80b-a3b", "model")
-    one, each = (kv_layout(shape, 1, 544, keeps_states=keeps) for keeps in (False, True))
+    one, each = (kv_layout(shape, 1, 544, kept=kept) for kept in ("none", "all"))
     assert (one.full, one.windows, one.states, each.full, each.windows, each.states) == (1, 0, 3, 1, 3, 0)
     assert one.page_bytes == each.page_bytes and one.groups == each.groups
 

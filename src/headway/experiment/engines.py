@@ -112,7 +112,7 @@ def _speculate(engines: list[EngineSetup], spec: Engines) -> None:
 def _groups(layout: KvLayout | None, pages: int) -> KvGroups | None:
     if layout is None:
         return None
-    return KvGroups(pages, layout.full, layout.windows, layout.window, layout.states)
+    return KvGroups(pages, layout.full, layout.windows, layout.window, layout.states, layout.aligned)
 
 
 def pools(cluster: Cluster, build: Callable[[Any, str], Any]) -> list[PoolSetup]:

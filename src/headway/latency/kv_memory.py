@@ -8,7 +8,7 @@ the kind with the most layers. The last group of a kind may have fewer layers, a
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -17,8 +17,8 @@ from headway.latency.kv_layers import find_layers
 from headway.latency.shapes import ModelShape
 
 ALIGNED: Final = 16  # an engine raises the tokens of a block to a multiple of this number, to fit a state
-# A group whose states are kept at the end of each block is one with a window of two tokens: the next token needs the
-# state after the token before it, so a request holds the block of that token, and a hit needs one block.
+# A group whose states are kept at the ends of blocks is one with a window of two tokens: the next token needs the state
+# after the token before it, so a request holds the block of that token, and a hit needs one block.
 KEPT_STATE: Final = 2
 UNEQUAL: Final = 1.5  # from this ratio of layers on, the kind with fewer layers decides the size of groups
 
@@ -31,6 +31,7 @@ class KvLayout(Struct, frozen=True):
     windows: int = 0  # groups with a sliding window
     window: int = 0  # tokens in the window
     states: int = 0  # groups of layers that keep states
+    aligned: bool = False  # whether the windows are states that are kept at the ends of chunks alone
 
     @property
     def groups(self) -> int:
@@ -43,10 +44,10 @@ def kv_layout(
     block_tokens: int,
     hybrid: bool = True,
     where: str = "cluster.kv",
-    keeps_states: bool = False,
+    kept: Literal["none", "align", "all"] = "none",
 ) -> KvLayout:
-    """Return the groups of a model. Without `hybrid`, layers with windows keep every token, too. With `keeps_states`,
-    states are kept at the end of each block."""
+    """Return the groups of a model. Without `hybrid`, layers with windows keep every token, too. `kept` says which
+    states are kept for later requests."""
     heads = max(model.kv_heads / tp, 1.0)
     token = 2 * heads * model.head_dim * float(model.kv_size)  # bytes of a token in one layer
     counts = {kind.kind: kind.layers for kind in model.kv_groups} or {"full": model.layers}
@@ -68,9 +69,9 @@ def kv_layout(
     if max(counts.values()) < size * UNEQUAL:
         size = max(counts.values())
     groups = {kind: -(-layers // size) for kind, layers in counts.items()}
-    if keeps_states and state is not None:
+    if kept != "none" and state is not None:
         full = groups.get("full", 0) + groups.get("latent", 0)
-        return KvLayout(layer * size, full, groups["state"], KEPT_STATE)
+        return KvLayout(layer * size, full, groups["state"], KEPT_STATE, aligned=kept == "align")
     return KvLayout(
         layer * size,
         groups.get("full", 0) + groups.get("latent", 0),

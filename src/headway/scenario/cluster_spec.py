@@ -169,8 +169,8 @@ class Engines(Struct, frozen=True):
         shape = self.shape(where)
         if not shape.kv_groups:
             return None
-        keeps_states = self.kv.states == "all"
-        layout = latency.kv_layout(shape, self.tp, self.kv.block_tokens, self.kv.hybrid, f"{where}.kv", keeps_states)
+        states = self.kv.states
+        layout = latency.kv_layout(shape, self.tp, self.kv.block_tokens, self.kv.hybrid, f"{where}.kv", states)
         if not layout.windows and not layout.states:
             return None
         plain = {

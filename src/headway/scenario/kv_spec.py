@@ -67,9 +67,10 @@ class Kv(Struct, frozen=True):
         QUIET,
     ] = True
     states: Annotated[
-        Literal["none", "all"],
-        "for models with state layers: whether later requests can continue from the states at the ends of blocks "
-        "(vLLM: mamba_cache_mode); with `none`, prefixes are not cached at all",
+        Literal["none", "align", "all"],
+        "for models with state layers: from which states later requests can continue (vLLM: mamba_cache_mode). all: "
+        "those at the ends of blocks; align: those at the ends of chunks, which then end with blocks; none: prefixes "
+        "are not cached at all",
         QUIET,
     ] = "none"
     eviction: Annotated[

@@ -98,7 +98,7 @@ class Ahead:
         scheduler = self.scheduler
         for job, keeps_blocks in self.leaving:
             if not keeps_blocks:
-                scheduler.cache.release(job.holds, job.blocks, None, job.released)
+                scheduler.cache.release(job.holds, job.blocks, None, job.released + job.skipped)
             if scheduler.adapters is not None:
                 scheduler.adapters.leave(job.request.adapter)
         if self.leaving:

@@ -7,6 +7,9 @@ may use any page. The scheduler counts in blocks: a block of a request is one pa
     window groups   keep the blocks of the window; those behind it are released as the window moves
     state pages     a fixed number of pages of each running request
 
+If states are kept at the ends of chunks alone (`aligned`), the groups of states are window groups in which a chunk
+takes a page for its last block only; the request *skips* the others.
+
 Each group has its own content, under keys of its own. All groups share one LRU order. A request hits the longest prefix
 that every group can serve: full groups need all its blocks, window groups the blocks of the last window.
 """
@@ -20,6 +23,7 @@ from headway.sim.piece import Piece
 from headway.sim.setup import KvGroups
 from headway.types import Path
 
+KEPT_STATES = 2  # the state before a chunk, and the one at its end
 DEAD = -1  # key of the generated blocks that windows have left behind: they age in the LRU, but nothing hits them
 Span = tuple[int, int]  # (first block, end block)
 
@@ -132,7 +136,7 @@ class GroupedCache(KvCache):
         self.caching = caching
         # The most pages that a request has in a window group: those of the window, and of the tokens of one step.
         # `most` is the token budget of a step.
-        self.surely = -(-(groups.window - 1 + most) // block_tokens) + 1
+        self.surely = KEPT_STATES if groups.aligned else -(-(groups.window - 1 + most) // block_tokens) + 1
         self.short = 0  # pages that were missing when a request was refused last
         self.decodes = 0  # number of decodes, which may each release a page in every window group
 
@@ -167,6 +171,11 @@ class GroupedCache(KvCache):
             limit = self.pool.match(self.keyed(runs, group), limit)
         return self.match_window(runs, limit) if groups.windows and limit else limit
 
+    def tokens_match(self, runs: Runs, limit: int) -> int:
+        for group in range(self.groups.full):
+            limit = self.pool.match(self.keyed(runs, group), limit)
+        return limit if self.groups.full else 0
+
     def match_window(self, runs: Runs, limit: int) -> int:
         """Return the longest prefix of at most `limit` blocks whose last window is cached in every window group. Where
         no whole window is cached, a prefix that is cached from its first block on counts."""
@@ -200,9 +209,10 @@ class GroupedCache(KvCache):
     def lacks(self, runs: Runs, hits: int, need: int, chunk: int) -> bool:
         groups = self.groups
         taken = groups.states + self.idle_pages(runs, hits)
-        pages = taken + groups.spread * (chunk - hits)
+        pages = taken + self.pages_for(chunk - hits, self.skipped_blocks(hits, chunk))
         if need > chunk:
-            whole = groups.full * (need - hits) + groups.windows * max(0, min(need, self.surely) - hits)
+            near = 1 if groups.aligned else max(0, min(need, self.surely) - hits)
+            whole = groups.full * (need - hits) + groups.windows * near
             pages = max(pages, taken + whole)
         self.short = pages - (self.pool.total - self.pool.held)
         return self.short > 0
@@ -241,8 +251,17 @@ class GroupedCache(KvCache):
                 self.pool.add(own, low, end, fresh)
                 holds[last : last + 1] = fresh
 
-    def take(self, count: int) -> None:
-        self.take_pages(count * self.groups.spread)
+    def take(self, count: int, skipped: int = 0) -> None:
+        self.take_pages(self.pages_for(count, skipped))
+
+    def skipped_blocks(self, first: int, end: int) -> int:
+        return max(0, end - first - 1) if self.groups.aligned else 0
+
+    def has_room(self, blocks: int, skipped: int = 0) -> bool:
+        return self.pages_for(blocks, skipped) <= self.pool.total - self.pool.held
+
+    def pages_for(self, blocks: int, skipped: int) -> int:
+        return blocks * self.groups.spread - skipped * self.groups.windows
 
     def take_pages(self, count: int) -> None:
         pool = self.pool
@@ -268,7 +287,7 @@ class GroupedCache(KvCache):
         self.tally()
 
     def move_window(self, job: Job, start: int, end: int) -> None:
-        """Release the blocks of a request from `start` to `end` in every window group."""
+        """Release the blocks of a request from `start` to `end` in every window group, except those it has skipped."""
         groups = self.groups
         for group in range(groups.full, groups.spread):
             cut: list[Hold] = []
@@ -280,7 +299,7 @@ class GroupedCache(KvCache):
                         left.append((key, end, stop))
                 else:
                     left.append((key, first, stop))
-            self.pool.release(cut, end - start)
+            self.pool.release(cut, end - start - job.skipped)
             job.holds = left
         self.tally()
 

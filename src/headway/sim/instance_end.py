@@ -145,7 +145,9 @@ def check_instance(instance: Instance) -> None:
         if job.ends_at_step >= 0:
             blocks = batch.held_blocks(job, begun)
         batch.note_released(job)
-        private += instance.cache.pages_of(blocks, job.released) - sum(end - start for _, start, end in job.holds)
+        private += instance.cache.pages_of(blocks, job.released + job.skipped) - sum(
+            end - start for _, start, end in job.holds
+        )
     for job in [*loader.loading, *loader.ready, *instance.handing]:
         private += job.blocks - sum(end - start for _, start, end in job.holds)
     instance.cache.check(private)

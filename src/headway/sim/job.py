@@ -42,6 +42,7 @@ class Job:
         "origin",
         "output_key",
         "output_tokens",
+        "parts_at",
         "pipelined",
         "prefilled",
         "rate",
@@ -50,6 +51,7 @@ class Job:
         "resumes",
         "row",
         "runs",
+        "skipped",
         "started",
         "swapped",
         "ticket",
@@ -100,6 +102,8 @@ class Job:
         self.gaps: list[tuple[array[int], int, int]] = []  # (log, start, end) of each range with gaps of the request
         self.holds: list[Hold] = []  # ranges of the request's blocks whose content is in the prefix cache
         self.released = 0  # number of leading blocks that sliding windows have left behind, as of the last change
+        self.skipped = 0  # number of blocks after these that have no pages in window groups, until the windows move
+        self.parts_at = 0  # if states are kept at the ends of chunks: end of the prefix that full groups have cached
         self.waits_from = -1  # since when the request waits outside the batch after its first turn; -1 if it does not
         self.was_ready = False  # whether its blocks had arrived when this wait began; otherwise they were taken away
         self.order = 0  # sequence number of the request's last entry into the batch; 0 before the first entry

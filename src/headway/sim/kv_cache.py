@@ -82,6 +82,10 @@ class KvCache:
             at = end
         return at if at < limit else limit
 
+    def tokens_match(self, runs: Runs, limit: int) -> int:
+        """Return how many leading blocks of a sequence are cached in the groups of layers that keep every token."""
+        return self.match(runs, limit)
+
     def cached_beyond(self, runs: Runs, start: int) -> bool:
         """Whether any block of a sequence from `start` on is cached."""
         for key, end in runs:
@@ -119,6 +123,14 @@ class KvCache:
                     count += min(piece.end, end) - max(piece.start, start)
                 piece = piece.next
         return count
+
+    def skipped_blocks(self, first: int, end: int) -> int:
+        """Return how many blocks of a chunk, from `first` to `end`, take no pages in window groups."""
+        return 0
+
+    def has_room(self, blocks: int, skipped: int = 0) -> bool:
+        """Whether so many blocks are free. `skipped` of them take no pages in window groups."""
+        return blocks <= self.total - self.held
 
     def can_hold(self, blocks: int) -> bool:
         """Whether a request of so many blocks can run if it is alone."""
@@ -231,8 +243,9 @@ class KvCache:
         if end > first:
             self.stores.append(Stored(time, order, key, end, path))
 
-    def take(self, count: int) -> None:
-        """Allocate private blocks for a request: first empty blocks, then idle blocks, which are evicted."""
+    def take(self, count: int, skipped: int = 0) -> None:
+        """Allocate private blocks for a request: first empty blocks, then idle blocks, which are evicted. `skipped`
+        is the number of those that take no pages in window groups."""
         held = self.held = self.held + count
         if held + self.idle > self.total:
             self.evict(held + self.idle - self.total)

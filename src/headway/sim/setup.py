@@ -45,6 +45,7 @@ class KvGroups(Struct, frozen=True):
     windows: int = 0  # groups with a sliding window
     window: int = 0  # tokens in the window
     states: int = 0  # pages of the states of one sequence
+    aligned: bool = False  # whether the windows are states that are kept at the ends of chunks alone
 
     @property
     def spread(self) -> int:

@@ -28,8 +28,8 @@ from headway.views.instance import InstanceView
 
 class StepScheduler:
     __slots__ = (
-        "adapters", "batch", "blocks", "cache", "gaps", "gated", "handed_ps", "hits", "joined_ps", "limit", "limits",
-        "loader", "max_batch_size", "max_batch_tokens", "preempted", "queue", "ready", "recorder", "refusal",
+        "adapters", "aligned", "batch", "blocks", "cache", "gaps", "gated", "handed_ps", "hits", "joined_ps", "limit",
+        "limits", "loader", "max_batch_size", "max_batch_tokens", "preempted", "queue", "ready", "recorder", "refusal",
         "resuming", "run", "shut", "sight", "size", "stats", "stirred", "unseen", "view", "waiting", "whole_prompts",
         "windows", "yields",
     )  # fmt: skip
@@ -68,6 +68,8 @@ class StepScheduler:
         self.gaps = gaps
         self.max_batch_tokens = view.max_batch_tokens
         self.max_batch_size = view.max_batch_size
+        # Whether chunks end with blocks, because the states of layers are kept at the ends of chunks.
+        self.aligned = windows is not None and windows.cache.groups.aligned
         self.whole_prompts = whole_prompts  # whether a request enters only if there is room for its whole prompt
         self.windows = windows  # set if layers of the model have sliding windows
         self.gated = gated  # whether requests may have to wait because of adapter slots or the limit on handovers
@@ -155,16 +157,20 @@ class StepScheduler:
         cache, batch, reserves = self.cache, self.batch, self.blocks.reserves
         left = job.known - job.computed
         want = min(left, self.max_batch_tokens - batch.decodes * batch.width, job.chunk)
+        if self.aligned:
+            want = aligned_chunk(job, job.computed, want, self.size)
         short = False
         if batch.decodes or not reserves:  # otherwise the prefill already has all its blocks
             blocks = job.blocks if reserves else -(-(job.computed + want) // self.size)
             need = batch.decode_blocks(batch.steps, 1) + blocks - job.blocks
-            short = need > cache.total - cache.held
+            skipped = cache.skipped_blocks(job.blocks, blocks)
+            short = not cache.has_room(need, skipped)
             if short:
                 self.make_room(blocks)
             else:
-                cache.take(need)
+                cache.take(need, skipped)
                 job.blocks = blocks
+                job.skipped = skipped
         if job is batch.partial:
             self.run.chunks.append((job, want))
             self.shut = want < left
@@ -181,14 +187,16 @@ class StepScheduler:
         while served < len(order):
             job = order[served]
             need = partial_blocks - job.blocks if job is batch.partial else batch.next_blocks(job)
-            while need > cache.total - cache.held:
+            skipped = cache.skipped_blocks(job.blocks, partial_blocks) if job is batch.partial else 0
+            while not cache.has_room(need, skipped):
                 victim = order.pop()
                 self.preempt(victim)
                 if victim is job:
                     return
-            cache.take(need)
+            cache.take(need, skipped)
             if job is batch.partial:
                 job.blocks = partial_blocks
+                job.skipped = skipped
             served += 1
 
     def preempt(self, job: Job) -> None:
@@ -235,7 +243,7 @@ class StepScheduler:
     def release(self, job: Job, keeps_blocks: bool = False) -> None:
         """Remove a request from the batch, and release its blocks unless a handover needs them."""
         if not keeps_blocks:
-            self.cache.release(job.holds, job.blocks, None, job.released)
+            self.cache.release(job.holds, job.blocks, None, job.released + job.skipped)
         del self.batch.running[job]
         self.stirred = True
         self.queue.refused = None
@@ -278,6 +286,11 @@ class StepScheduler:
                 want = budget
             if want > job.chunk:
                 want = job.chunk
+            if self.aligned:
+                if self.run.chunks and self.leaves_too_little(job, cached, want):
+                    break
+                job.parts_at = cache.tokens_match(job.runs, (known - 1) // size) * size if blocks_of.caching else 0
+                want = aligned_chunk(job, cached, want, size)
             blocks = -(-(known if blocks_of.reserves else cached + want) // size)
             need = -(-known // size) if self.whole_prompts else blocks
             if cache.lacks(job.runs, hits, need, blocks):
@@ -285,13 +298,17 @@ class StepScheduler:
                 # one block earlier and needs one block less, but the decode has taken one block. So the request still
                 # has too few blocks, unless a single eviction can cost it several hits.
                 self.refuse(job, KV)
-                return not loads and not cache.goes_tail_first(job.runs, hits)
+                steady = cache.goes_tail_first(job.runs, hits)
+                if steady and job.parts_at:
+                    steady = cache.goes_tail_first(job.runs, job.parts_at // size)
+                return not loads and not steady
             queue.take(job)
             if self.adapters is not None:
                 self.load_adapter(job, self.adapters)
             if hits:
                 job.holds = cache.hold(job.runs, hits, job.ticket.priority)
-            cache.take(blocks - hits)
+            skipped = job.skipped = cache.skipped_blocks(hits, blocks)
+            cache.take(blocks - hits, skipped)
             job.computed = cached
             job.blocks = blocks
             job.cached_to = hits
@@ -310,6 +327,11 @@ class StepScheduler:
         elif self.limit == TOKENS and len(running) + len(loader.loading) >= self.max_batch_size:
             self.limit = SLOTS
         return False
+
+    def leaves_too_little(self, job: Job, start: int, want: int) -> bool:
+        """Return whether other chunks of the step leave too little budget for a whole block of a request."""
+        most = min(self.max_batch_tokens, job.chunk)
+        return want < self.size <= most and start + want < job.known
 
     def first(self) -> Job:
         """Return the next request in the scheduler's order, which may differ after a scheduling change."""
@@ -453,3 +475,18 @@ class StepScheduler:
             self.stir()
             self.wait_again(job)
         return need <= cache.total - cache.held
+
+
+def aligned_chunk(job: Job, start: int, tokens: int, size: int) -> int:
+    """Return how many of `tokens` tokens a chunk of a request computes from token `start` on, so that it ends with a
+    block of `size` tokens. It also ends where the cached prefix ends whose states are missing. The tokens after the
+    last whole block are a chunk of their own. If there is no room for a whole block, the chunk computes a part of
+    it."""
+    end = start + tokens
+    if end < job.known and end // size * size > start:
+        end = end // size * size
+    within = (start // size + 1) * size if start % size else 0
+    for stop in (within, job.known - job.known % size, job.parts_at):
+        if start < stop < end:
+            end = stop
+    return end - start

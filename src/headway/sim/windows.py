@@ -181,6 +181,7 @@ class Windows:
         if end > job.released:
             self.cache.move_window(job, job.released, end)
             job.released = end
+            job.skipped = 0
 
     def advance(self, first: int, end: int) -> None:
         """Move windows and take blocks for the steps `first` to `end` of a run. In these steps, no decode joins, and

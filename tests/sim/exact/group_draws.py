@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from draw_sources import Draws, pick
 from headway.latency import kv_layout, read_model
@@ -52,12 +52,12 @@ def grouped(scenario: Json, draws: Draws) -> Json:
     model = draw_groups(draws)
     cluster = scenario["cluster"]
     size = cluster["kv"].get("block_tokens", 16)
-    states = "none"
+    states: Literal["none", "align", "all"] = "none"
     if any(kind["kind"] == "state" for kind in model["kv_groups"]):
         cluster["kv"]["block_tokens"] = max(size, 16)
-        states = cluster["kv"]["states"] = pick(draws, "none", "all")
+        states = cluster["kv"]["states"] = pick(draws, "none", "all", "align")
     shape = read_model(model, "model")
-    layout = kv_layout(shape, 1, 16, keeps_states=states == "all")
+    layout = kv_layout(shape, 1, 16, kept=states)
     blocks = cluster["kv"].get("gpu_blocks", 1000)
     window = -(-(layout.window + cluster["max_batch_tokens"]) // size) + 1
     tight = layout.full * blocks + layout.windows * min(blocks, window) + layout.states
@@ -121,15 +121,20 @@ def pressed(draws: Draws) -> Json:
     }
 
 
-def kept(draws: Draws) -> Json:
+def kept(draws: Draws, states: Literal["align", "all"] = "all") -> Json:
     """Draw such a scenario whose layers have states in place of windows, and keep them at the ends of blocks."""
     scenario = pressed(draws)
     cluster, size, longest = scenario["cluster"], 16, 160
     *full, other = cluster["model"]["kv_groups"]
     cluster["model"]["kv_groups"] = [*full, {"kind": "state", "layers": other["layers"], "state_bytes": 64}]
-    layout = kv_layout(read_model(cluster["model"], "model"), 1, size, keeps_states=True)
-    near = min(longest // size, -(-cluster["max_batch_tokens"] // size) + 2)
+    layout = kv_layout(read_model(cluster["model"], "model"), 1, size, kept=states)
+    near = 2 if states == "align" else min(longest // size, -(-cluster["max_batch_tokens"] // size) + 2)
     alone = layout.full * longest // size + layout.windows * near
     pages = alone + draws.between(0, pick(draws, 3, 2 * alone))
-    cluster["kv"] |= {"block_tokens": size, "gpu_blocks": pages, "states": "all"}
+    cluster["kv"] |= {"block_tokens": size, "gpu_blocks": pages, "states": states}
     return scenario
+
+
+def aligned(draws: Draws) -> Json:
+    """Draw such a scenario whose states are kept at the ends of chunks alone."""
+    return kept(draws, "align")

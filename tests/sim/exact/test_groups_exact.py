@@ -13,7 +13,7 @@ from draw_sources import Draws, Scattered
 from drawn_scenarios import BASES, scattered
 from drawn_traits import traits
 from exact_runs import check, contents, run
-from group_draws import Json, fits, grouped, kept, pressed
+from group_draws import Json, aligned, fits, grouped, kept, pressed
 
 QUICK, FULL, PARTS = 40, 400, 4
 
@@ -105,14 +105,16 @@ def test_asynchronous_scheduling_changes_what_a_model_with_windows_does() -> Non
     assert contents(run(ahead))["column finished_ps"] != contents(run(scenario))["column finished_ps"]
 
 
-def test_kept_states_give_the_same_bytes() -> None:
-    seen = check_pressed(range(QUICK // 2), draw=kept)
+@pytest.mark.parametrize("draw", [kept, aligned], ids=["all", "align"])
+def test_kept_states_give_the_same_bytes(draw: Callable[[Draws], Json]) -> None:
+    seen = check_pressed(range(QUICK // 2), draw=draw)
     for name in ("preemption", "eviction", "prefix hit", "queueing"):
         assert seen[name], name
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("part", range(PARTS))
-def test_kept_states_give_the_same_bytes_on_many_scenarios(part: int) -> None:
+@pytest.mark.parametrize("draw", [kept, aligned], ids=["all", "align"])
+def test_kept_states_give_the_same_bytes_on_many_scenarios(draw: Callable[[Draws], Json], part: int) -> None:
     each = FULL // PARTS
-    check_pressed(range(QUICK + part * each, QUICK + (part + 1) * each), ahead=part % 2 == 0, draw=kept)
+    check_pressed(range(QUICK + part * each, QUICK + (part + 1) * each), ahead=part % 2 == 0, draw=draw)
