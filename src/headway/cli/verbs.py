@@ -37,6 +37,7 @@ GROUPS = {
         "fleet:fleet",
         "agent:agent",
         "kvd:kvd",
+        "doctor:doctor",
         "serving:key",
         "serving:replay",
         "live_engines:emulate",

@@ -46,13 +46,19 @@ def most_files() -> int | None:
     return None if most == resource.RLIM_INFINITY else most
 
 
+def most_connections(engines: int, files: int) -> int:
+    """Return how many connections of clients a process can have that may open `files` files. `engines` is the largest
+    number of engines."""
+    own = max(LEAST_OWN, min(OWN + PER_ENGINE * engines, files // 4))
+    return max(1, (files - own) // EACH)
+
+
 def fit_connections(limits: Limits, engines: int, files: int | None) -> Limits:
     """Return limits whose number of connections the process can open, at most `files` files in all. If that is less
     than configured, log a warning. `engines` is the largest number of engines."""
     if files is None:
         return limits
-    own = max(LEAST_OWN, min(OWN + PER_ENGINE * engines, files // 4))
-    most = max(1, (files - own) // EACH)
+    most = most_connections(engines, files)
     if limits.connections <= most:
         return limits
     log.warning(

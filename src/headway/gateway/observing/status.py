@@ -90,6 +90,7 @@ class StatusBoard(Struct, kw_only=True):
         return {
             "uptime_s": round(self.clock.now_ps() / PS_PER_SECOND, 3),
             "draining": self.reception.draining,
+            "block_tokens": self.plane.block_tokens,
             "requests": ends,
             "retries": _total(plain, "retries"),
             "refusals": plain["counters"]["refusals"],

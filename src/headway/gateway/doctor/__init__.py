@@ -1,0 +1,1 @@
+"""`headway doctor`: what is wrong with a gateway's file, its engines, or a running gateway."""

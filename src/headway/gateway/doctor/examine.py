@@ -1,0 +1,177 @@
+"""Examines a gateway's file with its engines, or a running gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from headway.config.documents import parse_yaml, read_text
+from headway.errors import HeadwayError
+from headway.gateway.config import Config
+from headway.gateway.doctor.engine_checks import (
+    SKEW_S,
+    TIMEOUT_S,
+    EngineAnswers,
+    Reply,
+    ask_engines,
+    check_engine,
+    check_models,
+    get,
+)
+from headway.gateway.doctor.file_checks import check_file, stand_in_keys
+from headway.gateway.doctor.policy_checks import check_signals, seeks_prefixes
+from headway.gateway.doctor.problems import Report
+from headway.gateway.doctor.running_checks import check_metrics, check_status, reported_signals
+from headway.gateway.engines.member import BackendSpec
+from headway.gateway.live_policies import read_policies
+from headway.gateway.membership.etcd_client import Etcd, EtcdError
+from headway.http.client import HttpClient
+from headway.types import Json
+
+EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # listening on all addresses -> address to connect to
+
+
+def examine(target: str, key: str | None = None) -> Report:
+    """Examine a gateway's file or the admin API at a URL. `key` is the key of the admin API."""
+    if target.startswith(("http://", "https://")):
+        return asyncio.run(_examine_gateway(target.rstrip("/"), key))
+    path = Path(target).expanduser()
+    return asyncio.run(_examine_file(path, read_text(path, "a YAML file in UTF-8")))
+
+
+# --- a file ----------------------------------------------------------------------------------------------------------
+
+
+async def _examine_file(path: Path, text: str) -> Report:
+    report = Report(str(path), ["file"])
+    try:
+        with stand_in_keys(parse_yaml(text, str(path)), report):
+            config = Config.load(path)
+        policies = read_policies(config.policies, config.defaults)
+    except HeadwayError as error:
+        report.error(str(path), str(error), "Correct the file. The gateway does not start with it.")
+        return report
+    check_file(config, report)
+    answers = await ask_engines(list(config.backends.values()), config.health.path)
+    if answers:
+        report.checked.append(f"engines: {', '.join(config.backends)}")
+    seeks = seeks_prefixes(policies)
+    for each in answers:
+        check_engine(each, config.tokens.block_tokens, seeks, report)
+    check_models(config.aliases, answers, report)
+    # Agents report in the heartbeats of engines from etcd, which the doctor does not read.
+    if answers and config.etcd is None and any(each.health.status for each in answers):
+        polled = answers if config.signals.on else []
+        check_signals(policies, {signal for each in polled for signal in each.signals}, report)
+    password = None if config.etcd is None else config.etcd.password_env
+    if config.etcd is not None and (password is None or os.environ.get(password)):
+        await _check_etcd(config, report)
+    if config.admin is not None and config.admin.key():
+        host, port = config.admin.listen
+        scheme = "http" if getattr(config.admin, "tls", None) is None else "https"
+        await _ask_running(f"{scheme}://{EVERYWHERE.get(host, host)}:{port}", config.admin.key(), report)
+    return report
+
+
+async def _check_etcd(config: Config, report: Report) -> None:
+    assert config.etcd is not None
+    report.checked.append("etcd")
+    try:
+        async with Etcd(config.etcd) as etcd:
+            await etcd.range(f"{config.etcd.prefix}/")
+    except EtcdError as error:
+        remedy = "Check `etcd.endpoints`, the network, and etcd itself. Without it, no engines or policies arrive."
+        report.error("etcd", str(error).removeprefix("etcd: "), remedy)
+
+
+async def _ask_running(url: str, key: str, report: Report) -> None:
+    """Examine the gateway of a file, if it runs."""
+    client = HttpClient(TIMEOUT_S, redirects=False)
+    try:
+        reply = await get(client, f"{url}/status", key)
+        if reply.status == 200:
+            report.checked.append(f"gateway at {url}")
+            await _check_running(client, url, key, reply, report)
+        elif reply.status:
+            remedy = "Another server listens there, or the gateway was started with another admin key."
+            report.warn("admin", f"{url}/status has status {reply.status}.", remedy)
+        else:
+            what = f"No gateway answers at {url} ({reply.why})."
+            report.note("admin", what, "Start it to let the doctor look at the running gateway, too.")
+    finally:
+        await client.close()
+
+
+# --- a running gateway -----------------------------------------------------------------------------------------------
+
+
+async def _examine_gateway(url: str, key: str | None) -> Report:
+    report = Report(url)
+    client = HttpClient(TIMEOUT_S, redirects=False)
+    try:
+        reply = await get(client, f"{url}/status", key)
+        if reply.status != 200:
+            _refused(url, reply, key, report)
+            return report
+        report.checked.append("gateway")
+        policies = await _check_running(client, url, key, reply, report)
+        status = json.loads(reply.text)
+    finally:
+        await client.close()
+    serving = {each["name"] for each in status["backends"] if each["serving"]}
+    specs = [BackendSpec(each["url"], tuple(each["models"]), name=each["name"]) for each in status["backends"]]
+    _check_engines_from_afar(await ask_engines(specs, None), serving, seeks_prefixes(policies), status, report)
+    return report
+
+
+async def _check_running(client: HttpClient, url: str, key: str | None, reply: Reply, report: Report) -> Json:
+    """Check the gateway's documents. Return its policies."""
+    status = json.loads(reply.text)
+    check_status(status, report)
+    if reply.skew_s is not None and abs(reply.skew_s) > SKEW_S:
+        way = "ahead of" if reply.skew_s > 0 else "behind"
+        what = f"Its clock is {abs(reply.skew_s):.0f} s {way} this machine's."
+        report.warn("gateway", what, "Synchronise the clocks (NTP).")
+    page = await get(client, f"{url}/metrics", key)
+    if page.status == 200:
+        check_metrics(page.text, report)
+    policies: Json = parse_yaml(status["policy"]["text"], f"{url}/policies")
+    if status["backends"]:
+        check_signals(policies, reported_signals(status), report)
+    return policies
+
+
+def _check_engines_from_afar(
+    answers: Sequence[EngineAnswers], serving: set[str], seeks: bool, status: Json, report: Report
+) -> None:
+    """Check the engines of a gateway, whose keys and settings the doctor does not have. This machine may reach fewer
+    of them than the gateway."""
+    reached = [each for each in answers if each.health.status]
+    if reached:
+        report.checked.append(f"engines: {', '.join(each.spec.name for each in reached)}")
+    for each in answers:
+        if not each.health.status:
+            if each.spec.name in serving:
+                what = f"This machine cannot reach it at {each.spec.url} ({each.health.why})."
+                report.note(f"engine {each.spec.name}", what, "To check it, too, run the doctor beside the gateway.")
+            continue
+        if each.page is not None and each.page.status != 200:
+            each.page = None
+        if each.models.status == 200:
+            check_engine(each, status["block_tokens"], seeks, report)
+
+
+def _refused(url: str, reply: Reply, key: str | None, report: Report) -> None:
+    report.reached = False
+    if not reply.status:
+        report.error(url, f"It does not answer ({reply.why}).", "Start the gateway, or correct the URL.")
+    elif reply.status == 401:
+        what = "The admin key is wrong." if key else "The admin API wants its key."
+        report.error(url, what, "Put the key into an environment variable, and name that with --key-env.")
+    else:
+        what = f"GET /status has status {reply.status}, so this is no admin API of a gateway."
+        report.error(url, what, "Pass the address of `admin.listen`, not that of `listen`.")
