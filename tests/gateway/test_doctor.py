@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from functools import partial
@@ -186,9 +187,18 @@ def test_kv_events_without_a_tokenizer_are_told(examine, engine):
     only(report, "tokens.path", "the gateway has no tokenizer", "error")
 
 
-def test_an_alias_of_a_model_that_no_engine_serves_is_told(examine, engine):
-    report = examine({"backends": {"a": engine()}, "aliases": {"fast": "m", "slow": "large"}})
-    only(report, "aliases.slow", "No engine serves large. The engines serve m.", "error")
+@pytest.mark.parametrize(
+    ("named", "where"),
+    [
+        ({"aliases": {"fast": "m", "slow": "large"}}, "aliases.slow"),
+        ({"fallbacks": {"m": ["large"]}}, "fallbacks.m[0]"),
+    ],
+)
+def test_a_model_that_no_engine_serves_is_told(examine, engine, named, where):
+    report = examine({"backends": {"a": engine()}, **named})
+    only(report, where, "No engine serves large. The engines serve m.", "error")
+    unknown = examine({"backends": {"a": engine(), "b": f"http://127.0.0.1:{free_port()}"}, **named})
+    assert (where, "No engine that answers serves large; the models of b are unknown.") in found(unknown, "warning")
 
 
 @pytest.mark.parametrize("more", [{"signals": False}, {"backends": {"a": {"metrics": None}}}])
@@ -215,6 +225,7 @@ def test_a_file_that_is_no_mapping_is_an_error_of_the_file(examine, text):
 def test_a_gateway_for_everyone_without_keys_is_told(examine, engine, tmp_path):
     report = examine({"listen": "0.0.0.0:8000", "backends": {"a": engine()}})
     assert [where for where, _ in found(report, "warning")] == ["keys", "tls"]
+    assert "probes" in [where for where, _ in found(report, "note")]
     (tmp_path / "keys.yaml").write_text(f"one: {{sha256: {'a' * 64}}}\n")
     report = examine({"listen": "[::]:8000", "backends": {"a": engine()}, "keys": "keys.yaml"})
     assert [where for where, _ in found(report)] == ["tls"]
@@ -285,7 +296,7 @@ def running(live, monkeypatch):
     monkeypatch.setenv("TEST_ADMIN_KEY", KEY)
 
     def start(engines=2, **more):
-        gateway = live(engines, admin=ADMIN, **more)
+        gateway = live(engines, **{"admin": ADMIN, **more})
         return gateway, f"http://127.0.0.1:{component(gateway, 'Admin').port}"
 
     return start
@@ -322,6 +333,8 @@ def test_ejected_and_silent_engines_of_a_running_gateway_are_told(running):
         ),
         ({"shadows": [{"name": "s", "running": False, "why": "it failed"}]}, "warning", "shadow.s", "it failed"),
         ({"canary": {"stopped": "worse TTFT"}}, "warning", "canary", "worse TTFT"),
+        ({"certificates_expire": {"clients": time.time() + 5.5 * 86400}}, "warning", "tls", "of clients expires in"),
+        ({"certificates_expire": {"admin": time.time() - 60}}, "error", "tls", "of admin has expired"),
         ({"engine": {"unready": {"checks": "status 503"}}}, "error", "engine a", "checks: status 503"),
         ({"engine": {"reports": False, "ages_s": {"report": 42.0}}}, "warning", "engine a", "42 s old"),
         ({"engine": {"serving": False, "state": "leaving"}}, "error", "gateway", "No engine takes requests"),
@@ -347,6 +360,7 @@ def test_what_a_gateways_status_says_is_told(change, level, where, part):
     }
     status = {
         "uptime_s": 100.0,
+        "certificates_expire": {},
         "draining": False,
         "backends": [engine],
         "etcd": None,
@@ -379,6 +393,26 @@ def test_a_gateway_that_cannot_be_asked_is_neither_good_nor_bad(running, headway
         report = doctor.examine(target, key)
         assert not report.reached and part in report.problems[0].what
     assert headway("doctor", url, "--key-env", "NO_SUCH_KEY").returncode == 4
+
+
+def test_a_file_whose_gateway_runs_is_examined_with_it(examine, running, tmp_path):
+    trustme = pytest.importorskip("trustme", reason="trustme is not installed")
+    issued = trustme.CA().issue_cert("gateway.example.com")
+    pair = {"certificate": str(tmp_path / "own.pem"), "key": str(tmp_path / "own.key")}
+    issued.cert_chain_pems[0].write_to_path(pair["certificate"])
+    issued.private_key_pem.write_to_path(pair["key"])
+    admin = {**ADMIN, "listen": f"127.0.0.1:{free_port()}", "tls": pair}
+    more = {"probes": f"127.0.0.1:{free_port()}", "health": {"interval": "20ms"}}
+    gateway, _ = running(1, **more, admin=admin)
+    gateway.engines[0].page = PAGE
+    url = f"http://127.0.0.1:{gateway.engines[0].port}"
+    document = {"backends": {"e0": {"url": url}}, "admin": admin, **more}
+    gateway.until(lambda: gateway.app.board.status()["backends"][0]["reports"])
+    report = examine(document)
+    assert f"gateway at https://{admin['listen']}" in report.checked and not report.fails("error")
+    gateway.app.reception.draining = True
+    assert "shutting down" in dict(found(examine(document), "error"))["probes"]
+    gateway.app.reception.draining = False
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

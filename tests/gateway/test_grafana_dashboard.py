@@ -20,7 +20,9 @@ pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
 pytest.importorskip("prometheus_client", reason="the extra `gateway` is not installed")
 pytest.importorskip("zmq", reason="the extra `gateway` is not installed")
 pytest.importorskip("tokenizers", reason="the extra `gateway` is not installed")
+pytest.importorskip("trustme", reason="trustme is not installed")
 
+import trustme
 from asking import ADMIN, KEY, component, fetch
 from emulated import Emulated
 from etcd_server import EtcdServer, free_port
@@ -48,6 +50,8 @@ def prometheus(tmp_path: Path) -> Iterator[Callable[[int], str]]:
             "scrape_interval": SCRAPE,
             "scrape_timeout": SCRAPE,
             "authorization": {"credentials": KEY},
+            "scheme": "https",
+            "tls_config": {"ca_file": str(tmp_path / "ca.pem")},
             "static_configs": [{"targets": [f"127.0.0.1:{port}"]}],
         }
         rules = str(ROOT / "prometheus" / "headway-gateway.rules.yaml")
@@ -108,6 +112,11 @@ def test_each_expression_of_the_dashboard_returns_a_series(
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     roles = ("prefill", "decode")
     engines = Emulated({"instances": 2}, speed=20.0, events="tcp://127.0.0.1", events_port=0)
+    authority, pair = trustme.CA(), {name: str(tmp_path / f"{name}.pem") for name in ("certificate", "key")}
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    issued = authority.issue_cert("127.0.0.1")
+    issued.cert_chain_pems[0].write_to_path(pair["certificate"])
+    issued.private_key_pem.write_to_path(pair["key"])
     etcd = EtcdServer().start()
     try:
         backends = {
@@ -121,7 +130,7 @@ def test_each_expression_of_the_dashboard_returns_a_series(
         }
         gateway = live(
             0,
-            admin=ADMIN,
+            admin={**ADMIN, "tls": pair},
             backends=backends,
             etcd=etcd.url,
             tokens={"path": str(tmp_path)},

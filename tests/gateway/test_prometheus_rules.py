@@ -83,6 +83,10 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "HeadwayCanaryStopped": ({"headway_canary_stops_total": "0x55 1x5"}, {"headway_canary_stops_total": "1x60"}),
     "HeadwayShadowDown": ({'headway_shadow_up{candidate="c"}': "0x60"}, {'headway_shadow_up{candidate="c"}': "1x60"}),
     "HeadwayEtcdLost": ({"headway_etcd_up": "1x30 0x30"}, {"headway_etcd_up": "0x30 1x30"}),
+    "HeadwayCertificateExpires": (  # promtool's clock begins at 0, and a day has 86,400 seconds
+        {'headway_certificate_expiry_timestamp_seconds{listener="clients"}': "1000000x60"},
+        {'headway_certificate_expiry_timestamp_seconds{listener="clients"}': "2000000x60"},
+    ),
     "HeadwayHandoversFail": (
         {'headway_handover_fallbacks_total{reason="no prefill engine"}': "0+60x60"},
         {'headway_handover_fallbacks_total{reason="no prefill engine"}': "5x60"},

@@ -145,6 +145,7 @@ class App:
         self.etcd_source: EtcdSource | None = None
         admin = config.admin
         self.admin_tls = None if admin is None or admin.tls is None else LiveContext(admin.tls)
+        self.tls = None if config.tls is None else LiveContext(config.tls)
         if config.etcd is not None:
             self.etcd_source = EtcdSource(clock, fleet, self.switch, self.signals, config.etcd, config.port)
         self._observe()
@@ -158,7 +159,6 @@ class App:
             self.components.append(self.file_source)
         self._expired = clock.seconds()
         self.server: asyncio.Server | None = None
-        self.tls = None if config.tls is None else LiveContext(config.tls)
         self._hurried = 0  # number of calls of `hurry`
         fleet.offer("file", config.backends)
         self.shadows.offer("file", config.shadows)
@@ -217,6 +217,7 @@ class App:
             on_end.append(self.records.record_end)
         if self.tracing is not None:
             on_end.append(self.tracing.record_end)
+        contexts = {"clients": self.tls, "admin": self.admin_tls}
         self.board = StatusBoard(
             clock=self.clock,
             plane=self.plane,
@@ -235,6 +236,7 @@ class App:
             records=self.records,
             peers=self.peers,
             etcd=self.etcd_source,
+            certificates={listener: context for listener, context in contexts.items() if context is not None},
         )
         if self.peers is not None and self.peers.settings.orders:
             self.peers.snapshot = lambda: self.board.figures()[0]

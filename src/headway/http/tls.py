@@ -100,19 +100,30 @@ class LiveContext(ssl.SSLContext):
 
     current: ssl.SSLContext
     settings: ServerTls
+    expiry: float  # Unix time at which the first certificate of the chain expires
 
     def __new__(cls, settings: ServerTls) -> Self:
         return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
 
     def __init__(self, settings: ServerTls) -> None:
         self.current, self.settings = settings.context(), settings
+        self.expiry = expiry_of(settings.certificate)
 
     def use(self, settings: ServerTls) -> None:
         if settings != self.settings:
             self.current, self.settings = settings.context(), settings
+            self.expiry = expiry_of(settings.certificate)
 
     def wrap_bio(self, *arguments: Any, **named: Any) -> ssl.SSLObject:
         return self.current.wrap_bio(*arguments, **named)
+
+
+def expiry_of(file: str) -> float:
+    """Return the Unix time at which the first certificate of a PEM file expires."""
+    from cryptography import x509
+
+    certificates = x509.load_pem_x509_certificates(Path(file).read_bytes())
+    return min(certificate.not_valid_after_utc.timestamp() for certificate in certificates)
 
 
 def load_pair(context: ssl.SSLContext, certificate: str, key: str, where: str) -> None:

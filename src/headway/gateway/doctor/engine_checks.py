@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 5.0
 SKEW_S: Final = 5.0  # difference of clocks that is a warning; the header Date has whole seconds
+MODELS: Final = "/v1/models"
 AT_ONCE: Final = 16  # number of engines that are asked at the same time
 PAGE_BYTES: Final = 4 * 1024 * 1024
 CACHING_OFF: Final = re.compile(r'^\S*cache_config_info\{[^}]*enable_prefix_caching="(?:False|false|0)"', re.MULTILINE)
@@ -87,11 +88,11 @@ class EngineAnswers(Struct):
 # --- asking ----------------------------------------------------------------------------------------------------------
 
 
-async def get(client: HttpClient, url: str, key: str | bytes | None = None) -> Reply:
+async def get(client: HttpClient, url: str, key: str | bytes | None = None, address: Address | None = None) -> Reply:
     text = key.decode("latin-1") if isinstance(key, bytes) else key
     headers = {"authorization": f"Bearer {text}"} if text else None
     try:
-        async with client.stream("GET", url, headers=headers) as stream:
+        async with client.stream("GET", url, headers=headers, address=address) as stream:
             body = await stream.read(PAGE_BYTES)
             return Reply(stream.status, body.decode("utf-8", "replace"), _skew(stream.fields.get("date")))
     except NoAnswer as error:
@@ -129,16 +130,20 @@ async def ask_engines(specs: Sequence[BackendSpec], health_path: str | None) -> 
 
 
 async def ask_engine(client: HttpClient, spec: BackendSpec, health_path: str | None) -> EngineAnswers:
-    base = Address(spec.url, f"backends.{spec.name}.url").url
-    health = await get(client, f"{base}{health_path or '/v1/models'}", spec.key)
+    address = spec.address()
+
+    async def ask(path: str) -> Reply:
+        return await get(client, f"{address.url}/{path.lstrip('/')}", spec.key, address)
+
+    health = await ask(health_path or MODELS)
     if not health.status:
         return EngineAnswers(spec, health, health)
-    answers = EngineAnswers(spec, health, await get(client, f"{base}/v1/models", spec.key))
+    answers = EngineAnswers(spec, health, await ask(MODELS))
     if spec.metrics is not None:
-        answers.page = await get(client, f"{base}/{spec.metrics.lstrip('/')}", spec.key)
+        answers.page = await ask(spec.metrics)
         if answers.page.text.find("sglang") >= 0 or spec.engine == "sglang":
             for path in SERVER_INFO:
-                answers.info = await get(client, base + path, spec.key)
+                answers.info = await ask(path)
                 if answers.info.status == 200:
                     break
     endpoints = {"events": spec.events, "events_replay": spec.events_replay}
@@ -237,19 +242,19 @@ def _check_page(answers: EngineAnswers, block_tokens: int, seeks_prefixes: bool,
         report.warn("tokens.block_tokens", f"{spec.name}: {what}", remedy)
 
 
-def check_models(aliases: Mapping[str, str], answers: Sequence[EngineAnswers], report: Report) -> None:
-    """Report aliases of models that no engine serves."""
+def check_models(named: Mapping[str, str], answers: Sequence[EngineAnswers], report: Report) -> None:
+    """Report models that the file names for clients and that no engine serves. `named` has them by their place."""
     served: dict[str, None] = {}
     for each in answers:
         served |= dict.fromkeys(each.spec.models or each.model_names or ())
     unknown = [each.spec.name for each in answers if not each.spec.models and each.model_names is None]
-    for alias, model in aliases.items():
+    for where, model in named.items():
         if model in served:
             continue
-        where, listed = f"aliases.{alias}", ", ".join(list(served)[:8]) or "no model"
-        remedy = "Correct the alias, or add an engine with this model."
+        remedy = "Correct the name, or add an engine with this model."
         if unknown:
             what = f"No engine that answers serves {model}; the models of {', '.join(unknown)} are unknown."
             report.warn(where, what, remedy)
         else:
+            listed = ", ".join(list(served)[:8]) or "no model"
             report.error(where, f"No engine serves {model}. The engines serve {listed}.", remedy)

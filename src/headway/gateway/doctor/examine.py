@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -29,9 +30,12 @@ from headway.gateway.doctor.running_checks import check_metrics, check_status, r
 from headway.gateway.engines.member import BackendSpec
 from headway.gateway.live_policies import read_policies
 from headway.gateway.membership.etcd_client import Etcd, EtcdError
+from headway.http.address import Address
 from headway.http.client import HttpClient
+from headway.http.tls import ServerTls
 from headway.types import Json
 
+READY: Final = "Load balancers send it no requests. See the other problems, and the gateway's log."
 EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # listening on all addresses -> address to connect to
 
 
@@ -62,7 +66,8 @@ async def _examine_file(path: Path, text: str) -> Report:
     seeks = seeks_prefixes(policies)
     for each in answers:
         check_engine(each, config.tokens.block_tokens, seeks, report)
-    check_models(config.aliases, answers, report)
+    if answers and config.etcd is None:
+        check_models(_named_models(config), answers, report)
     # Agents report in the heartbeats of engines from etcd, which the doctor does not read.
     if answers and config.etcd is None and any(each.health.status for each in answers):
         polled = answers if config.signals.on else []
@@ -70,11 +75,16 @@ async def _examine_file(path: Path, text: str) -> Report:
     password = None if config.etcd is None else config.etcd.password_env
     if config.etcd is not None and (password is None or os.environ.get(password)):
         await _check_etcd(config, report)
-    if config.admin is not None and config.admin.key():
-        host, port = config.admin.listen
-        scheme = "http" if getattr(config.admin, "tls", None) is None else "https"
-        await _ask_running(f"{scheme}://{EVERYWHERE.get(host, host)}:{port}", config.admin.key(), report)
+    await _ask_running(config, report)
     return report
+
+
+def _named_models(config: Config) -> dict[str, str]:
+    """Return the models of aliases and fallbacks by their place in the file."""
+    named = {f"aliases.{alias}": model for alias, model in config.aliases.items()}
+    for name, fallback in config.fallbacks.items():
+        named |= {f"fallbacks.{name}[{number}]": model for number, model in enumerate(fallback.models)}
+    return named
 
 
 async def _check_etcd(config: Config, report: Report) -> None:
@@ -88,22 +98,53 @@ async def _check_etcd(config: Config, report: Report) -> None:
         report.error("etcd", str(error).removeprefix("etcd: "), remedy)
 
 
-async def _ask_running(url: str, key: str, report: Report) -> None:
+async def _ask_running(config: Config, report: Report) -> None:
     """Examine the gateway of a file, if it runs."""
     client = HttpClient(TIMEOUT_S, redirects=False)
+    running = False
     try:
-        reply = await get(client, f"{url}/status", key)
-        if reply.status == 200:
-            report.checked.append(f"gateway at {url}")
-            await _check_running(client, url, key, reply, report)
-        elif reply.status:
-            remedy = "Another server listens there, or the gateway was started with another admin key."
-            report.warn("admin", f"{url}/status has status {reply.status}.", remedy)
-        else:
-            what = f"No gateway answers at {url} ({reply.why})."
-            report.note("admin", what, "Start it to let the doctor look at the running gateway, too.")
+        if config.admin is not None and config.admin.key():
+            address = _own_address(config.admin.listen, config.admin.tls)
+            running = await _ask_admin(client, address, config.admin.key(), report)
+        if config.probes is not None:
+            url = _own_address(config.probes.listen, None).url
+            ready = await get(client, f"{url}/readyz")
+            if ready.status not in (0, 200):
+                report.error("probes", f"{url}/readyz has status {ready.status}: {ready.text}", READY)
+            elif running and not ready.status:
+                report.warn("probes", f"{url}/readyz does not answer ({ready.why}).", "Restart the gateway.")
     finally:
         await client.close()
+
+
+async def _ask_admin(client: HttpClient, address: Address, key: str, report: Report) -> bool:
+    """Examine the gateway by its admin API. Return whether it runs."""
+    url = address.url
+    reply = await get(client, f"{url}/status", key, address)
+    if reply.status == 200:
+        report.checked.append(f"gateway at {url}")
+        await _check_running(client, address, key, reply, report)
+    elif reply.status:
+        remedy = "Another server listens there, or the gateway was started with another admin key."
+        report.warn("admin", f"{url}/status has status {reply.status}.", remedy)
+    else:
+        what = f"No gateway answers at {url} ({reply.why})."
+        report.note("admin", what, "Start it to let the doctor look at the running gateway, too.")
+    return reply.status == 200
+
+
+def _own_address(listen: tuple[str, int], tls: ServerTls | None) -> Address:
+    """Return the address of a listening socket of this machine. Its own certificate is its authority, whatever name it
+    has."""
+    host = EVERYWHERE.get(listen[0], f"[{listen[0]}]" if ":" in listen[0] else listen[0])
+    address = Address(f"{'http' if tls is None else 'https'}://{host}:{listen[1]}", "listen")
+    if tls is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        context.load_verify_locations(tls.certificate)
+        address.context = context
+    return address
 
 
 # --- a running gateway -----------------------------------------------------------------------------------------------
@@ -118,7 +159,7 @@ async def _examine_gateway(url: str, key: str | None) -> Report:
             _refused(url, reply, key, report)
             return report
         report.checked.append("gateway")
-        policies = await _check_running(client, url, key, reply, report)
+        policies = await _check_running(client, Address(url, "URL"), key, reply, report)
         status = json.loads(reply.text)
     finally:
         await client.close()
@@ -128,15 +169,16 @@ async def _examine_gateway(url: str, key: str | None) -> Report:
     return report
 
 
-async def _check_running(client: HttpClient, url: str, key: str | None, reply: Reply, report: Report) -> Json:
+async def _check_running(client: HttpClient, address: Address, key: str | None, reply: Reply, report: Report) -> Json:
     """Check the gateway's documents. Return its policies."""
+    url = address.url
     status = json.loads(reply.text)
     check_status(status, report)
     if reply.skew_s is not None and abs(reply.skew_s) > SKEW_S:
         way = "ahead of" if reply.skew_s > 0 else "behind"
         what = f"Its clock is {abs(reply.skew_s):.0f} s {way} this machine's."
         report.warn("gateway", what, "Synchronise the clocks (NTP).")
-    page = await get(client, f"{url}/metrics", key)
+    page = await get(client, f"{url}/metrics", key, address)
     if page.status == 200:
         check_metrics(page.text, report)
     policies: Json = parse_yaml(status["policy"]["text"], f"{url}/policies")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from headway.gateway.doctor.problems import Report
+from headway.gateway.doctor.problems import SOON_DAYS, Report
 from headway.http.open_files import OWN, PER_ENGINE, most_connections, most_files, raise_limit
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 STAND_IN: Final = "not set; the doctor reads the file without it"
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # of an environment variable
-SOON_DAYS: Final = 21  # certificates that expire earlier than this are a warning
 CERTIFICATES: Final = ("certificate", "client_ca", "ca", "cert")  # keys of sections whose values are PEM files
 
 
@@ -75,11 +74,14 @@ def check_exposure(config: Config, report: Report) -> None:
         if config.keyring is None and getattr(config, "jwt", None) is None:
             remedy = "Name a file of API keys under `keys` (see `headway key`), or listen on 127.0.0.1."
             report.warn("keys", f"Every client that reaches {listen} may use the engines without a key.", remedy)
-        if getattr(config, "tls", None) is None:
+        if config.tls is None:
             remedy = "Set `tls`, or put a proxy that ends TLS in front of the gateway."
             report.warn("tls", f"Keys and prompts travel to {listen} without encryption.", remedy)
+        if config.probes is None:
+            remedy = "Set `probes` if a load balancer or Kubernetes asks whether the gateway is ready."
+            report.note("probes", "There is no port for probes of liveness and readiness.", remedy)
     admin = config.admin
-    if admin is not None and not is_local(admin.listen[0]) and getattr(admin, "tls", None) is None:
+    if admin is not None and not is_local(admin.listen[0]) and admin.tls is None:
         remedy = "Listen on 127.0.0.1, or set `admin.tls`."
         report.warn("admin.listen", "The admin key travels over the network without encryption.", remedy)
     if admin is None:
@@ -113,10 +115,10 @@ def check_tokenizer(config: Config, report: Report) -> None:
 
 def certificate_files(config: Config) -> Iterator[tuple[str, Path]]:
     """Yield the place and the path of each PEM file of certificates that the file names."""
-    sections: list[tuple[str, Any]] = [("tls", getattr(config, "tls", None)), ("etcd", config.etcd)]
+    sections: list[tuple[str, Any]] = [("tls", config.tls), ("etcd", config.etcd)]
     sections.append(("admin.tls", getattr(config.admin, "tls", None)))
     sections.append(("disaggregation.tls", getattr(config.disaggregation, "tls", None)))
-    sections += [(f"backends.{name}.tls", getattr(spec, "tls", None)) for name, spec in config.backends.items()]
+    sections += [(f"backends.{name}.tls", spec.tls) for name, spec in config.backends.items()]
     for where, section in sections:
         if isinstance(section, Struct):
             for key in CERTIFICATES:

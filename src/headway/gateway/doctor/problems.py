@@ -9,6 +9,7 @@ from msgspec import Struct, field, to_builtins
 from headway.types import Json
 
 Level = Literal["error", "warning", "note"]
+SOON_DAYS: Final = 21  # certificates that expire earlier than this are a warning
 LEVELS: Final = ("error", "warning", "note")  # from the most to the least severe
 
 
@@ -28,14 +29,17 @@ class Report(Struct):
     problems: list[Problem] = field(default_factory=list)
     reached: bool = True  # False: the doctor could look at nothing, so it cannot tell
 
+    def add(self, level: Level, where: str, what: str, remedy: str) -> None:
+        self.problems.append(Problem(level, where, what, remedy))
+
     def error(self, where: str, what: str, remedy: str) -> None:
-        self.problems.append(Problem("error", where, what, remedy))
+        self.add("error", where, what, remedy)
 
     def warn(self, where: str, what: str, remedy: str) -> None:
-        self.problems.append(Problem("warning", where, what, remedy))
+        self.add("warning", where, what, remedy)
 
     def note(self, where: str, what: str, remedy: str) -> None:
-        self.problems.append(Problem("note", where, what, remedy))
+        self.add("note", where, what, remedy)
 
     def fails(self, level: Level) -> bool:
         """Return whether there is a problem of this level or of a more severe one."""

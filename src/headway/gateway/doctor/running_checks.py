@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Final
 
-from headway.gateway.doctor.problems import Report
+from headway.gateway.doctor.problems import SOON_DAYS, Report
 from headway.types import Json
 
 REPORT_AGE: Final = "report"  # key of `ages_s` for an engine without signals: the age of its last report
@@ -37,6 +38,12 @@ def check_status(status: Json, report: Report) -> None:
     if status.get("etcd") is False:
         what = "The gateway has no connection to etcd. It keeps the last known engines and policies."
         report.error("etcd", what, "Check `etcd.endpoints`, the network, and etcd itself.")
+    for listener, expiry in status["certificates_expire"].items():
+        days = (expiry - time.time()) / 86_400
+        if days < SOON_DAYS:
+            left = f"expires in {days:.0f} days" if days > 0 else "has expired"
+            remedy = "Renew it. The gateway reads the new file without a restart."
+            report.add("warning" if days > 0 else "error", "tls", f"The certificate of {listener} {left}.", remedy)
     _check_policies(status, report)
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from headway.gateway.signals.event_listener import Listener
     from headway.gateway.signals.polled_signals import EngineSignals
     from headway.gateway.waiting import Waiting
+    from headway.http.tls import LiveContext
 
 LAST: Final = 12  # number of decisions on the status page
 # The signals that the document shows for each engine, in the order of the document.
@@ -60,6 +61,7 @@ class StatusBoard(Struct, kw_only=True):
     records: Records | None
     peers: Peers | None
     etcd: EtcdSource | None
+    certificates: dict[str, LiveContext]  # by listening socket: clients or admin
 
     def ages(self, backend: Backend) -> dict[str, float]:
         """Return the age of each signal of an engine in seconds. If the engine has no signals, return the age of its
@@ -97,6 +99,7 @@ class StatusBoard(Struct, kw_only=True):
             "waiting": len(self.waiting),
             "connections": len(self.reception.clients),
             "etcd": None if self.etcd is None else self.etcd.connected is True,
+            "certificates_expire": self.certificates_expire(),
             "last_minute": percentiles(plain, self.clock.now_ps() / PS_PER_SECOND),
             "believed_hit_ratio": believed / prompt if prompt else None,
             "backends": [
@@ -115,6 +118,10 @@ class StatusBoard(Struct, kw_only=True):
                 for decision in self.decisions.last(LAST, every=True)
             ],
         }
+
+    def certificates_expire(self) -> dict[str, float]:
+        """Return the Unix time at which the certificate of each listening socket expires."""
+        return {listener: context.expiry for listener, context in self.certificates.items()}
 
     def backend_status(self, backend: Backend) -> Json:
         spec, view = backend.spec, backend.view
@@ -158,6 +165,7 @@ class StatusBoard(Struct, kw_only=True):
             "handover_fallbacks": {} if self.handover is None else dict(self.handover.fallbacks),
             "records_lost": {"": 0 if self.records is None else self.records.lost},
             "etcd_up": {} if self.etcd is None else {"": int(self.etcd.connected is True)},
+            "certificate_expiry_timestamp_seconds": self.certificates_expire(),
             "policy_version": {"": self.plane.version},
             "policy_failures": dict(self.failures.count),
             **self.shadows.figures(),
