@@ -174,17 +174,20 @@ def test_ranks_that_speculate_compute_their_drafts_in_the_joint_step() -> None:
     """Two equal ranks take their own part, and the experts and the exchange have the tokens of both."""
     model = joint()
     alone = HardwareVerifier(model.own, 3).run(16, 16_000 * UNITS, 24 * UNITS, ())
-    ranks: list[RankShape] = [(16, 16_000 * UNITS, 24 * UNITS, ())] * 2
+    ranks: list[RankShape] = [(16, 16_000 * UNITS, 24 * UNITS, (), None)] * 2
     first, increment, _ = Verification(model, 2, None, 7).group(ranks)
     assert (first, increment) == (alone[0] + model.shared_ps(96, 96) + 7, alone[1])
-    idle: RankShape = (0, 0, 0, ())
+    idle: RankShape = (0, 0, 0, (), None)
     assert Verification(model, 2).group([ranks[0], idle])[0] == alone[0] + model.shared_ps(49, 96)
 
 
 def test_each_pass_of_a_draft_waits_for_the_slowest_rank() -> None:
     target, draft = joint(), joint(host="0s")
-    ranks: list[RankShape] = [(16, 16_000 * UNITS, 24 * UNITS, ()), (2, 90_000 * UNITS, 3 * UNITS, ((10, 4),))]
-    alone: list[RankShape] = [(*rank[:3], ()) for rank in ranks]
+    ranks: list[RankShape] = [
+        (16, 16_000 * UNITS, 24 * UNITS, (), None),
+        (2, 90_000 * UNITS, 3 * UNITS, ((10, 4),), None),
+    ]
+    alone: list[RankShape] = [(*rank[:3], (), None) for rank in ranks]
     passes = [Verification(target, 2).group(ranks)[0], Verification(draft, 2).group(ranks)[0]]
     shapes: list[StepShape] = [(16, 16_000, ()), (2, 90_000, ())]
     again = Verification(target, 2, draft).group(ranks)[0] - sum(passes)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from headway.errors import HeadwayError
 from headway.scenario.cluster_spec import Cluster
 
 DRAFTS: dict[str, Any] = {"speculation": {"tokens": 2, "acceptance": 0.5}}
@@ -15,13 +14,11 @@ WINDOWS: dict[str, Any] = {"model": "gpt-oss-20b", "gpu": "h200"}
 CURRENT: dict[str, Any] = {"latency": {"model": "hardware", "engine": "vllm-0.19"}}
 
 
-def test_speculation_and_sliding_windows_are_not_simulated_together() -> None:
-    with pytest.raises(HeadwayError, match=r"^cluster\.speculation: is not simulated .*; .*\.$"):
-        Cluster.read(DRAFTS | WINDOWS)
-
-
-@pytest.mark.parametrize("keys", [DRAFTS | RANKS, WINDOWS | {"dp": 2}, DRAFTS | WINDOWS | {"kv": {"hybrid": False}}])
-def test_other_pairs_are(keys: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "keys",
+    [DRAFTS | RANKS, WINDOWS | {"dp": 2}, DRAFTS | WINDOWS, DRAFTS | WINDOWS | {"kv": {"hybrid": False}}],
+)
+def test_pairs_are_simulated_together(keys: dict[str, Any]) -> None:
     Cluster.read(keys | {"async_scheduling": True})
 
 

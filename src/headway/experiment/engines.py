@@ -35,7 +35,8 @@ def _equal(spec: Engines, ids: list[str], first: int, pool: str, serves: tuple[s
     """Return the instances of a pool: for each engine, one for each of its data-parallel ranks."""
     shape, card, blocks, model = spec.shape(), spec.card(), spec.kv_blocks(), spec.latency_model()
     capacity = capacity_score(shape, card, spec.tp, spec.dp)
-    groups = _groups(spec.kv_layout(), blocks)
+    speculation = spec.speculates()
+    groups = _groups(spec.kv_layout(), blocks, 0 if speculation is None else speculation.tokens)
     if groups is not None:
         blocks = groups.blocks
     setups = [
@@ -109,10 +110,11 @@ def _speculate(engines: list[EngineSetup], spec: Engines) -> None:
             engine.target._decode_tokens = width
 
 
-def _groups(layout: KvLayout | None, pages: int) -> KvGroups | None:
+def _groups(layout: KvLayout | None, pages: int, drafts: int) -> KvGroups | None:
     if layout is None:
         return None
-    return KvGroups(pages, layout.full, layout.windows, layout.window, layout.states, layout.aligned)
+    states = layout.sequence_pages(drafts)
+    return KvGroups(pages, layout.full, layout.windows, layout.window, states, not layout.states, layout.aligned)
 
 
 def pools(cluster: Cluster, build: Callable[[Any, str], Any]) -> list[PoolSetup]:

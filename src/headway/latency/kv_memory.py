@@ -31,7 +31,18 @@ class KvLayout(Struct, frozen=True):
     windows: int = 0  # groups with a sliding window
     window: int = 0  # tokens in the window
     states: int = 0  # groups of layers that keep states
-    aligned: bool = False  # whether the windows are states that are kept at the ends of chunks alone
+    kept: Literal["none", "align", "all"] = "none"  # which states the windows are; none: they are windows of tokens
+
+    @property
+    def aligned(self) -> bool:
+        """Whether states are kept at the ends of chunks alone."""
+        return self.kept == "align"
+
+    def sequence_pages(self, drafts: int) -> int:
+        """Return how many pages a running request has for states, besides those of its blocks: for each draft of a
+        step one in each group, and without kept states, one for its current state."""
+        states = self.states if self.kept == "none" else self.windows
+        return states * drafts + self.states
 
     @property
     def groups(self) -> int:
@@ -71,7 +82,7 @@ def kv_layout(
     groups = {kind: -(-layers // size) for kind, layers in counts.items()}
     if kept != "none" and state is not None:
         full = groups.get("full", 0) + groups.get("latent", 0)
-        return KvLayout(layer * size, full, groups["state"], KEPT_STATE, aligned=kept == "align")
+        return KvLayout(layer * size, full, groups["state"], KEPT_STATE, kept=kept)
     return KvLayout(
         layer * size,
         groups.get("full", 0) + groups.get("latent", 0),

@@ -17,16 +17,18 @@ from headway.latency.base import FOREVER, Chunk, LatencyModel, Run, scale_model,
 from headway.latency.joint_steps import run_group_of
 
 UNITS: Final = 64  # units of a token
-# Decodes, context, growth of the context per step, and chunks of a data-parallel rank, as `Verifier.run` has them.
-RankShape = tuple[int, int, int, Sequence[Chunk]]
+# Decodes, context, growth of the context per step, chunks, and context in layers with windows of a data-parallel rank,
+# as `Verifier.run` has them.
+RankShape = tuple[int, int, int, Sequence[Chunk], int | None]
 
 
 class Verifier(Protocol):
     """The times of steps whose decodes compute several tokens each."""
 
-    def run(self, decodes: int, context: int, growth: int, chunks: Sequence[Chunk]) -> Run:
+    def run(self, decodes: int, context: int, growth: int, chunks: Sequence[Chunk], near: int | None = None) -> Run:
         """Return (first, increment, k_max) of a run of steps, as `LatencyModel.run` does. The contexts of the decodes
-        sum to `context` units, and the sum grows by `growth` units per step."""
+        sum to `context` units, and the sum grows by `growth` units per step. In layers with windows, the contexts sum
+        to `near` units; None: it is unknown, or there are no such layers."""
         ...
 
 
@@ -38,7 +40,7 @@ class AffineVerifier(Struct, eq=False):
     width: int
     unit_ps: int
 
-    def run(self, decodes: int, context: int, growth: int, chunks: Sequence[Chunk]) -> Run:
+    def run(self, decodes: int, context: int, growth: int, chunks: Sequence[Chunk], near: int | None = None) -> Run:
         first, _, steps = self.model.run(decodes * self.width, 0, chunks)
         increment = self.model.run(0, 0, chunks)[1] if chunks else 0
         return first + self.unit_ps * context, increment + self.unit_ps * growth, steps
@@ -51,7 +53,7 @@ class WalkedVerifier(Struct, eq=False):
     model: LatencyModel
     width: int
 
-    def run(self, decodes: int, context: int, growth: int, chunks: Sequence[Chunk]) -> Run:
+    def run(self, decodes: int, context: int, growth: int, chunks: Sequence[Chunk], near: int | None = None) -> Run:
         return self.model.run(decodes * self.width, context // UNITS, chunks)[0], 0, 1
 
 
@@ -83,12 +85,13 @@ class Verification:
         decode and step."""
         return self.steps(decodes, context * UNITS, decodes * UNITS, chunks)
 
-    def steps(self, decodes: int, context: int, growth: int, chunks: Sequence[Chunk]) -> Run:
+    def steps(self, decodes: int, context: int, growth: int, chunks: Sequence[Chunk], near: int | None = None) -> Run:
         """Return the times as a `Verifier` does."""
         total = increment = 0
         k_max = FOREVER
         for each in self._passes:
-            first, rise, steps = each.run(decodes, context, growth, chunks)
+            first, rise, steps = each.run(decodes, context, growth, chunks, near)
+            near = None  # a draft has no such layers, or windows of its own
             total += first
             increment += rise
             k_max = min(k_max, steps)
@@ -106,9 +109,9 @@ class Verification:
         runs = [self._joint(self.model, self.tokens + 1, ranks)]
         if self.draft is not None:
             runs.append(self._joint(self.draft, self.tokens + 1, ranks))
-        decoding = any(decodes for decodes, _, _, _ in ranks)
+        decoding = any(rank[0] for rank in ranks)
         if decoding and self.draft is not None and self._again is not None:
-            alone = [(decodes, context, growth, ()) for decodes, context, growth, _ in ranks]
+            alone: list[RankShape] = [(decodes, context, growth, (), None) for decodes, context, growth, _, _ in ranks]
             runs += [self._joint(self.draft, 1, alone)] * (self.tokens - 1)
         total = self.draft_ps if decoding else 0
         for first, _, _ in runs:
@@ -122,5 +125,5 @@ class Verification:
                 each = self._ranks[own, width] = verifier(own, width)
             return each.run(*ranks[place])
 
-        shapes = [(decodes, context // UNITS, chunks) for decodes, context, _, chunks in ranks]
+        shapes = [(decodes, context // UNITS, chunks) for decodes, context, _, chunks, _ in ranks]
         return run_group_of(model)(shapes, price, width)

@@ -166,9 +166,11 @@ class Engines(Struct, frozen=True):
     def kv_layout(self, where: str = "cluster") -> latency.KvLayout | None:
         """Return how the KV cache is divided between groups of layers. If every layer keeps every token, return
         None."""
-        shape = self.shape(where)
+        shape, speculation = self.shape(where), self.speculates()
         if not shape.kv_groups:
             return None
+        if speculation is not None:
+            shape = speculation.loaded(shape, f"{where}.speculation")
         states = self.kv.states
         layout = latency.kv_layout(shape, self.tp, self.kv.block_tokens, self.kv.hybrid, f"{where}.kv", states)
         if not layout.windows and not layout.states:
@@ -181,9 +183,10 @@ class Engines(Struct, frozen=True):
         other = next((key for key, good in plain.items() if not good), None)
         if other is not None:
             raise HeadwayError(f"{where}.kv.{other}: {_whole(shape)}")
-        if self.speculates() is not None:
-            wrong = f"is not simulated together with the sliding windows or states of {shape.name}"
-            raise HeadwayError(f"{where}.speculation: {wrong}; remove this key, or set 'kv: {{hybrid: false}}'.")
+        drafter = None if speculation is None else speculation.drafter(f"{where}.speculation")
+        if drafter is not None and drafter.model is not None:
+            wrong = f"the cache of a draft model is not simulated beside the windows or states of {shape.name}"
+            raise HeadwayError(f"{where}.speculation.draft: {wrong}; use {{layers: 1}} or a duration, such as 1ms.")
         return layout
 
     def kv_blocks(self, where: str = "cluster") -> int:

@@ -16,6 +16,7 @@ from headway.config.wording import cut, shown
 from headway.errors import HeadwayError
 from headway.latency import ModelShape, ModelSpec
 from headway.latency.exact_numbers import positive, share
+from headway.latency.kv_layers import KvLayers, find_layers
 from headway.latency.verification import UNITS, Verification
 from headway.types import Json
 
@@ -59,13 +60,16 @@ class Draft(Struct, frozen=True):
         return self
 
     def shape(self, target: ModelShape, where: str) -> ModelShape:
-        """Return the shape of the model that drafts. The weights of a head are its share of the target's layers."""
+        """Return the shape of the model that drafts. The weights of a head are its share of the target's layers. Its
+        layers keep every token, or a latent vector of it if the target has such layers."""
         if self.layers is None:
             return latency.read_model(self.model, f"{where}.model")
         part = Fraction(self.layers, target.layers)
+        latent = find_layers(target.kv_groups, "latent")
         return replace(
             target,
             layers=self.layers,
+            kv_groups=() if latent is None else (replace(latent, layers=self.layers),),
             dense_layers=0,
             weight_bytes=round(target.weight_bytes * part),
             kv_bytes_per_token=max(1, round(target.kv_bytes_per_token * part)),
@@ -169,8 +173,23 @@ class Speculation(Struct, frozen=True):
         draft = drafter.shape(target, f"{where}.draft")
         return replace(
             target,
+            kv_groups=self._grouped(drafter, target),
             weight_bytes=target.weight_bytes + draft.weight_bytes,
             kv_bytes_per_token=target.kv_bytes_per_token + draft.kv_bytes_per_token,
+        )
+
+    def _grouped(self, drafter: Draft, target: ModelShape) -> tuple[KvLayers, ...]:
+        """Return the groups of layers of the target, with the layers of a draft head among those of their kind."""
+        kinds = target.kv_groups
+        if not kinds:
+            return kinds
+        if drafter.layers is None:
+            return kinds
+        name = "latent" if find_layers(kinds, "latent") else "full"
+        if find_layers(kinds, name) is None:
+            return (KvLayers("full", drafter.layers), *kinds)
+        return tuple(
+            replace(kind, layers=kind.layers + drafter.layers) if kind.kind == name else kind for kind in kinds
         )
 
     def ahead(self, where: str) -> int:

@@ -113,6 +113,10 @@ class Batch:
         """Return how many tokens a decode has generated."""
         return self.steps - job.decoding_from
 
+    def near_context(self) -> int | None:
+        """Return the sum of the contexts in layers with windows. If no drafts read windows, return None."""
+        return None
+
     def count_drafts(self, job: Job) -> None:
         """Count the drafts of a decode that stops. There are none."""
 

@@ -128,15 +128,17 @@ class GroupedCache(KvCache):
 
     __slots__ = ("caching", "decodes", "groups", "pool", "short", "size", "surely")
 
-    def __init__(self, groups: KvGroups, block_tokens: int, caching: bool, most: int) -> None:
+    def __init__(self, groups: KvGroups, block_tokens: int, caching: bool, most: int, ahead: int = 0) -> None:
         super().__init__(groups.blocks)
         self.groups = groups
         self.pool = PagePool(groups.pages)
         self.size = block_tokens
         self.caching = caching
         # The most pages that a request has in a window group: those of the window, and of the tokens of one step.
-        # `most` is the token budget of a step.
-        self.surely = KEPT_STATES if groups.aligned else -(-(groups.window - 1 + most) // block_tokens) + 1
+        # `most` is the token budget of a step, and `ahead` the number of tokens for whose drafts a decode has blocks.
+        self.surely = -(-(groups.window - 1 + most + ahead) // block_tokens) + 1
+        if groups.aligned:
+            self.surely = KEPT_STATES + -(-ahead // block_tokens)
         self.short = 0  # pages that were missing when a request was refused last
         self.decodes = 0  # number of decodes, which may each release a page in every window group
 

@@ -17,6 +17,7 @@ from headway.results.recorder import InstanceStats, Recorder
 from headway.sim import ahead as async_steps
 from headway.sim.adapters import Adapters
 from headway.sim.batch import Batch
+from headway.sim.drafted_windows import DraftedWindows, GroupedSpeculativeBatch
 from headway.sim.engine_logs import ENTRY, BatchLog, EqualSteps, GapLog, take_back
 from headway.sim.engine_queue import EngineQueue
 from headway.sim.grouped_cache import GroupedCache
@@ -73,7 +74,7 @@ class Instance:
         self.transfer = engine.transfer
         self.stats = new_stats(view, engine)
         groups = engine.groups
-        if groups is not None and groups.states:
+        if groups is not None and not groups.caches:
             caching = False  # an engine keeps no states for later requests
         self.cache = new_cache(view, engine, block_tokens, caching)
         self.tiers = None if tiers is None else Tiers(self.cache, tiers, links, engine, recorder)
@@ -82,12 +83,14 @@ class Instance:
         self.queue = EngineQueue(scheduler, view.id, view)
         self.batch = new_batch(block_tokens, engine, self.cache, self.stats)
         self.run = run
-        windows = None
+        windows: Windows | DraftedWindows | None = None
         if isinstance(self.batch, WindowedBatch) and self.batch.window:
             windows = Windows(self.batch, self.run)
             self.blocks: RunBlocks = WindowedBlocks(view, windows, caching)
         else:
             self.blocks = RunBlocks(view, self.cache, self.batch, self.run, caching)
+            if isinstance(self.batch, GroupedSpeculativeBatch) and self.batch.pages.groups.windows:
+                windows, walks = DraftedWindows(self.batch), True
         loads = tiers is not None or view.role == "decode"
         self.loader = Loader(view.index, self.blocks, links, self.tiers, loads)
         self.gaps = GapLog()
@@ -110,7 +113,7 @@ class Instance:
         self.ahead = async_steps.Ahead(self.scheduler) if engine.schedules_ahead else None
         self.release = self.scheduler.release if self.ahead is None else self.ahead.release
         latency = priced(engine.latency, self.batch)
-        if windows is not None:
+        if isinstance(windows, Windows):
             latency = windowed(latency, windows.batch)
         self.planner = RunPlanner(self.run, self.batch, self.blocks, self.adapters, latency, walks, cuts)
         self.expiring: list[Job] = []  # running requests whose clients have given up during the current run of steps
@@ -500,13 +503,16 @@ def new_stats(view: InstanceView, engine: EngineSetup) -> InstanceStats:
 
 def new_batch(block_tokens: int, engine: EngineSetup, cache: KvCache, stats: InstanceStats) -> Batch:
     if engine.speculation is not None:
+        if isinstance(cache, GroupedCache):
+            return GroupedSpeculativeBatch(block_tokens, engine.speculation, cache, stats)
         return SpeculativeBatch(block_tokens, engine.speculation, cache, stats)
     return WindowedBatch(block_tokens, cache) if isinstance(cache, GroupedCache) else Batch(block_tokens)
 
 
 def new_cache(view: InstanceView, engine: EngineSetup, block_tokens: int, caching: bool) -> KvCache:
     if engine.groups is not None:
-        return GroupedCache(engine.groups, block_tokens, caching, view.max_batch_tokens)
+        ahead = 0 if engine.speculation is None else engine.speculation.ahead
+        return GroupedCache(engine.groups, block_tokens, caching, view.max_batch_tokens, ahead)
     if engine.kv.eviction == "lru":
         return KvCache(view.kv_blocks)
     return RankedCache(view.kv_blocks, engine.kv.eviction == "lfu")

@@ -205,13 +205,12 @@ class Prices:
         return Prices(self.verification.scale(factor), self.batch)
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
-        return self.verification.steps(decodes, context, self.batch.growth, chunks)
+        return self.verification.steps(decodes, context, self.batch.growth, chunks, self.batch.near_context())
 
     def run_group(self, shapes: Sequence[StepShape], price: Price | None = None, width: int = 1) -> Run:
-        growths = [batch.growth for batch in self.batch.peers]
         ranks = [
-            (decodes, context, growth, chunks)
-            for (decodes, context, chunks), growth in zip(shapes, growths, strict=True)
+            (decodes, context, batch.growth, chunks, batch.near_context())
+            for (decodes, context, chunks), batch in zip(shapes, self.batch.peers, strict=True)
         ]
         return self.verification.group(ranks)
 

@@ -44,7 +44,8 @@ class KvGroups(Struct, frozen=True):
     full: int  # groups that keep every token
     windows: int = 0  # groups with a sliding window
     window: int = 0  # tokens in the window
-    states: int = 0  # pages of the states of one sequence
+    states: int = 0  # pages of the states of one sequence that it has as long as it runs
+    caches: bool = True  # whether later requests can hit prefixes
     aligned: bool = False  # whether the windows are states that are kept at the ends of chunks alone
 
     @property

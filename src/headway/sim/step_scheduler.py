@@ -13,6 +13,7 @@ from headway.results.recorder import InstanceStats, Recorder
 from headway.results.records import ADAPTER, HANDOVER, KV, NO_LIMIT, PROMPT, SLOTS, TOKENS, Preemption
 from headway.sim.adapters import Adapters
 from headway.sim.batch import Batch
+from headway.sim.drafted_windows import DraftedWindows
 from headway.sim.engine_logs import GAP_FIELDS, GapLog, LimitLog, Reporter
 from headway.sim.engine_queue import EngineQueue
 from headway.sim.job import Job
@@ -49,7 +50,7 @@ class StepScheduler:
         *,
         whole_prompts: bool,
         gated: bool,
-        windows: Windows | None = None,
+        windows: Windows | DraftedWindows | None = None,
     ) -> None:
         self.view = view
         self.queue = queue

@@ -14,9 +14,10 @@ from draw_sources import Scattered, pick
 from drawn_scenarios import BASES, scattered
 from drawn_traits import traits
 from exact_runs import check
-from group_draws import fits, grouped, pressed
+from group_draws import aligned, fits, grouped, kept, pressed
+from headway.scenario.cluster_spec import Cluster
 from rank_draws import EXPERTS, draw_ranks, rank_traits, ranked
-from speculation_draws import speculating, speculation_traits
+from speculation_draws import draw_speculation, speculating, speculation_traits
 
 Json = dict[str, Any]
 Draw = Callable[[int, Path], Json | None]
@@ -53,6 +54,29 @@ def windows_of_ranks(number: int, folder: Path) -> Json | None:
     cluster = drawn["cluster"]
     cluster["model"] |= {name: EXPERTS[name] for name in EXPERTS if "expert" in name}
     cluster |= {**draw_ranks(draws, "scaling" in drawn), "tp": 1}
+    return ahead_draws.ahead(draws, drawn) if pick(draws, True, False) else drawn
+
+
+def drafts_of_windows(number: int, folder: Path) -> Json | None:
+    """Draw an engine that speculates with a model that has windows or states. Half of them schedule asynchronously."""
+    draws = Scattered(number)
+    family = number % 4
+    if family == 3:
+        drawn = scattered(FAMILIES[number // 4 % len(FAMILIES)], number, folder)
+        if not fits(drawn):
+            return None
+        drawn = grouped(drawn, draws)
+    else:
+        drawn = (pressed, kept, aligned)[family](draws)
+    cluster = drawn["cluster"]
+    budget = cluster["max_batch_tokens"] = max(4, cluster["max_batch_tokens"])
+    own = draw_speculation(draws, drawn, pick(draws, 1, 2, 3))
+    if isinstance(own["draft"], dict) and "model" in own["draft"]:
+        own["draft"] = {"layers": 1}
+    cluster["speculation"] = own
+    layout = Cluster.read({**cluster, "kv": {**cluster["kv"], "gpu_blocks": 10**6}}).kv_layout()
+    if layout is not None:  # so many pages that about as much fits as without drafts
+        cluster["kv"]["gpu_blocks"] += layout.sequence_pages(own["tokens"]) + layout.groups * (2 + budget // 16)
     return ahead_draws.ahead(draws, drawn) if pick(draws, True, False) else drawn
 
 
@@ -102,9 +126,13 @@ PAIRS: dict[Draw, tuple[tuple[str, ...], tuple[str, ...]]] = {  # what few scena
     ranks_ahead: (RANKS, (*BALANCED, "ranks apart")),
     drafts_ahead: (DRAFTS, ("all accepted", "by position", "draft model", "tiers", "split", "timed out")),
     drafts_of_ranks: ((*RANKS, "drafts"), (*BALANCED, *DRAFTS, "draft model", "ranks apart", "tiers", "timed out")),
+    drafts_of_windows: (
+        ("drafts", "accepted", "preemption", "eviction", "prefix hit"),
+        ("all accepted", "by position"),
+    ),
     windows_of_ranks: ((*RANKS, "preemption", "eviction", "prefix hit"), BALANCED),
 }
-BLIND = windows_of_ranks  # what watches the events does not know groups of layers
+BLIND = (windows_of_ranks, drafts_of_windows)  # what watches the events does not know groups of layers
 
 
 def check_pair(draw: Draw, chosen: Iterable[int], folder: Path, watched: int = 1) -> Counter[str]:
@@ -115,7 +143,7 @@ def check_pair(draw: Draw, chosen: Iterable[int], folder: Path, watched: int = 1
         if scenario is None:
             continue
         try:
-            result = check(scenario, watching=draw is not BLIND and number % watched == 0)
+            result = check(scenario, watching=draw not in BLIND and number % watched == 0)
         except Exception as error:
             error.add_note(f"{draw.__name__} {number}: {scenario!r}")
             raise

@@ -249,8 +249,8 @@ class WindowedHardware(Hardware):
         self.window = part.window
         self._near = self._ps(step_cost.context_us(gpu, near))
         self._mixed_near = self._ps(step_cost.mixed_context_us(gpu, near))
-        self._pair_ps = step_cost.pair_us(gpu, near)
-        self._near_part = near
+        self.pair_ps = step_cost.pair_us(gpu, near)
+        self.near_part = near
         self._near_past: dict[int, int] = {}
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
@@ -265,21 +265,24 @@ class WindowedHardware(Hardware):
             return first + self._near * near, increment + self._near * growing, steps
         first += self._mixed_near * near
         for length, before in chunks:
-            first += self._chunk_near(length, before)
+            first += self.chunk_near(length, before)
         return first, 0, 1
 
-    def _chunk_near(self, length: int, before: int) -> int:
+    def verify(self, width: int) -> WindowedVerifier:
+        return WindowedVerifier(self, width)
+
+    def chunk_near(self, length: int, before: int) -> int:
         """Return the attention time of a chunk in the layers with windows."""
         full = max(0, min(length, self.window - before))  # tokens whose window reaches back to the first token
         pairs = full * before + full * (full + 1) // 2 + (length - full) * self.window
         behind = min(before, self.window - 1)  # past tokens that the chunk reads
         past = self._near_past.get(length)
         if past is None:
-            gpu, near = self.profile.constants, self._near_part
+            gpu, near = self.profile.constants, self.near_part
             past = self._ps(step_cost.past_token_us(gpu, near, length) - step_cost.pair_us(gpu, near) * length)
             if len(self._near_past) < MAX_ENTRIES:
                 self._near_past[length] = past
-        return self._ps(self._pair_ps * pairs) + max(0, past) * behind
+        return self._ps(self.pair_ps * pairs) + max(0, past) * behind
 
 
 class HardwareVerifier:
@@ -294,7 +297,7 @@ class HardwareVerifier:
         self._kv = hardware._ps(max(step_cost.context_us(gpu, part), computing) / UNITS)
         self._mixed_kv = hardware._ps(max(step_cost.mixed_context_us(gpu, part), computing) / UNITS)
 
-    def run(self, decodes: int, context: int, growth: int, chunks: Sequence[Chunk]) -> Run:
+    def run(self, decodes: int, context: int, growth: int, chunks: Sequence[Chunk], near: int | None = None) -> Run:
         hardware = self.hardware
         tokens = decodes * self.width
         rows, sequences = tokens + len(chunks), decodes + len(chunks)
@@ -317,6 +320,27 @@ class HardwareVerifier:
             first += hardware._mixed[decodes > 0][past > 0]
             first += decodes * (hardware._beside + hardware._beside_row * longest)
         return first + kv * context, increment + kv * growth, FOREVER if past or not chunks else 1
+
+
+class WindowedVerifier(HardwareVerifier):
+    """The same for a model some of whose layers have sliding windows. Each run is one step long."""
+
+    def __init__(self, hardware: WindowedHardware, width: int) -> None:
+        super().__init__(hardware, width)
+        gpu, part = hardware.profile.constants, hardware.near_part
+        computing = width * hardware.pair_ps
+        self.window, self._chunk_near = hardware.window * UNITS, hardware.chunk_near
+        self._near = hardware._ps(max(step_cost.context_us(gpu, part), computing) / UNITS)
+        self._mixed_near = hardware._ps(max(step_cost.mixed_context_us(gpu, part), computing) / UNITS)
+
+    def run(self, decodes: int, context: int, growth: int, chunks: Sequence[Chunk], near: int | None = None) -> Run:
+        first = super().run(decodes, context, growth, chunks)[0]
+        if near is None:
+            near = min(context, decodes * self.window)
+        first += (self._mixed_near if chunks else self._near) * near
+        for length, before in chunks:
+            first += self._chunk_near(length, before)
+        return first, 0, 1
 
 
 def _engine(name: str, where: str) -> Engine | None:
