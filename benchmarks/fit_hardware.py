@@ -3,10 +3,10 @@
     python benchmarks/fit_hardware.py --data FOLDER      # with steps_moe.csv and steps_fp8.csv
     python benchmarks/fit_hardware.py --all-reduce       # the rows of presets/all_reduce.yaml
     python benchmarks/fit_hardware.py --exchange         # the rows of presets/exchange.yaml
+    python benchmarks/fit_hardware.py --matmuls          # errors of single matmuls by card
 
 The constants of dense models stay fixed. The command prints the fitted constants, and the errors on every third step,
-which a second fit leaves out. `--all-reduce` and `--exchange` need the operator tables of aiconfigurator-core (extra
-aiconfigurator).
+which a second fit leaves out. The other options need the operator tables of aiconfigurator-core (extra aiconfigurator).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from headway.latency.fit import Step
 from headway.latency.gpus import read_gpu
 from headway.latency.profiles import read_profile
 from headway.latency.shapes import read_model
-from headway.latency.shards import shard
-from headway.latency.step_cost import Constants
+from headway.latency.shards import Matmul, shard
+from headway.latency.step_cost import FEW_TOKENS, Constants, matmul_us
 
 SHAPES: dict[str, Any] = {
     "qwen3-30b-a3b": "qwen-3-30b-a3b",
@@ -131,14 +131,55 @@ EXCHANGES = {
 }
 
 
+MATMULS = {  # GPU: folder of the operator tables
+    "h200": "h200_sxm/gemm/vllm/0.24.0",
+    "h100": "h100_sxm/gemm/vllm/0.24.0",
+    "b200": "b200_sxm/gemm/vllm/0.24.0",
+    "a100-80gb": "a100_sxm/gemm/vllm/0.14.0",
+    "l40s": "l40s/gemm/vllm/0.24.0",
+    "rtx-pro-6000": "rtx_pro_6000_server/gemm/vllm/0.24.0",
+}
+WIDTHS = (2048, 16384)  # of the matrices, which are those of models of some billion parameters
+ROWS = ((1, 16), (17, 256), (257, 8192))
+
+
+def operator_tables() -> Path:
+    spec = importlib.util.find_spec("aiconfigurator_core")
+    assert spec is not None and spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0]) / "systems" / "data"
+
+
+def print_matmuls() -> None:
+    """Print a Markdown table: the errors of single matmuls in BF16 by card and number of rows."""
+    import polars
+
+    print("| GPU | " + " | ".join(f"{low:,} to {high:,} rows" for low, high in ROWS) + " |")
+    print("|---" * (1 + len(ROWS)) + "|")
+    for name, path in MATMULS.items():
+        gpu = read_profile(name, read_gpu(name, "gpu"), "gpu").constants
+        table = polars.read_parquet(operator_tables() / path / "gemm_perf.parquet")
+        wide = polars.col("n").is_between(*WIDTHS) & polars.col("k").is_between(*WIDTHS)
+        table = table.filter(wide & (polars.col("gemm_dtype") == "bfloat16"))
+        cells = []
+        for low, high in ROWS:
+            own = table.filter(polars.col("m").is_between(low, high)).select("m", "n", "k", "latency")
+            signed = sorted(matrix_us(gpu, m, n * k) / (1000 * ms) - 1 for m, n, k, ms in own.iter_rows())
+            errors, bias = sorted(map(abs, signed)), signed[len(signed) // 2]
+            cells.append(f"{errors[len(errors) // 2]:.0%} / {errors[len(errors) * 9 // 10]:.0%} ({bias:+.0%})")
+        print(f"| {name} | " + " | ".join(cells) + " |")
+
+
+def matrix_us(gpu: Constants, rows: int, weights: int) -> float:
+    paid = rows + gpu.tile_share * (-(-rows // gpu.tile) * gpu.tile - rows)
+    return matmul_us(gpu, Matmul(float(weights), 2.0), paid, rows > FEW_TOKENS)
+
+
 def print_collectives(sources: dict[str, str], file: str, largest: int, times: Callable[[Any], Any]) -> None:
     """Print the rows of presets/all_reduce.yaml or exchange.yaml. `times` takes the rows of a table that belong to one
     number of GPUs, and returns milliseconds by size."""
     import polars
 
-    spec = importlib.util.find_spec("aiconfigurator_core")
-    assert spec is not None and spec.submodule_search_locations
-    folder = Path(spec.submodule_search_locations[0]) / "systems" / "data"
+    folder = operator_tables()
     sizes = polars.col("message_size")  # numbers of 2 bytes; for an exchange, on each GPU after the all-gather
     for link, path in sources.items():
         table = polars.read_parquet(folder / path / file).filter(sizes.is_between(1 << 12, largest))
@@ -169,8 +210,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with steps_moe.csv and steps_fp8.csv")
     parser.add_argument("--all-reduce", action="store_true", help="print the table of all-reduces")
     parser.add_argument("--exchange", action="store_true", help="print the table of exchanges between ranks")
+    parser.add_argument("--matmuls", action="store_true", help="print the errors of single matmuls")
     options = parser.parse_args()
-    if options.exchange:
+    if options.matmuls:
+        print_matmuls()
+    elif options.exchange:
         print_exchange()
     elif options.all_reduce:
         print_all_reduce()

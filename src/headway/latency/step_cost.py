@@ -80,7 +80,9 @@ class Constants(Struct, frozen=True):
     many_tb_s: Annotated[
         float, Doc("a second limit of reading weights in steps above 16 tokens; 0: none", type="TB/s")
     ] = 0.0
-    matmul_power: Annotated[int, Doc("power with which a matmul's times to read and to compute add up")] = 3
+    matmul_power: Annotated[
+        int, Doc("power with which a matmul's times to read and to compute add up", type="2 or 3")
+    ] = 3
     fp8_speedup: Annotated[float, Doc("speedup of matmuls in 8 bits", type="times")] = 1.0
     fp8_tb_s: Annotated[float, Doc("reading weights of 8 bits; 0: as other weights", type="TB/s")] = 0.0
     fp8_many_tb_s: Annotated[float, Doc("a second limit of that in steps above 16 tokens; 0: none", type="TB/s")] = 0.0
