@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from headway.emulator.agent_apis import AGENT_ANSWERS
 from headway.emulator.answers import ANSWERS
 from headway.emulator.engine_request import EngineRequest
 from headway.http.replies import chunk
@@ -19,6 +20,7 @@ STREAM: Final = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n"
     b"x-request-id: %b\r\nx-engine: %b\r\n\r\n"
 )
+KINDS_OF_ANSWERS: Final = ANSWERS | AGENT_ANSWERS
 OVER: Final = b"0\r\n\r\n"
 GARBAGE: Final = b"zz\r\nthis is no chunk\r\n"
 
@@ -31,7 +33,7 @@ class Flight:
         self, replica: Replica, client: ClientConnection, incoming: Incoming, request: EngineRequest, job: Job, id: str
     ) -> None:
         self.replica, self.client, self.incoming, self.request, self.job = replica, client, incoming, request, job
-        before, kind = ANSWERS[request.kind]
+        before, kind = KINDS_OF_ANSWERS[request.kind]
         self.id = before + id
         self.answer = kind(self.id, int(time.time()), request.body.model or replica.model, request)
         self.streams = bool(request.body.stream) and request.kind != "embedding"

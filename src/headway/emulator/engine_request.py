@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
+from headway.emulator.agent_requests import AGENTS, chat_document
 from headway.emulator.content import Aliases, Content, PathContent, TokenContent
 from headway.emulator.script import Script, choose_call
 from headway.emulator.tokens import drawn_length, ids_of_chat, ids_of_text
@@ -74,7 +75,7 @@ EMPTY: Final = Truth()
 
 
 class EngineRequest(Struct):
-    kind: str  # chat, completion or embedding
+    kind: str  # chat, completion, embedding, responses, messages or count_tokens
     body: Body
     truth: Truth
     content: Content
@@ -99,7 +100,7 @@ class Reader:
 
     def read(self, kind: str, data: bytes, header: bytes | None, number: int) -> EngineRequest:
         """Parse a request. If the request cannot be served, raise a HeadwayError or a msgspec error."""
-        body = _body(data)
+        body = msgspec.convert(chat_document(kind, data), Body) if kind in AGENTS else _body(data)
         truth = body.headway or EMPTY
         if header is not None:
             truth = _truth(header)
@@ -135,7 +136,8 @@ class Reader:
         """Return the planned answer. A function call determines its own length. For other answers, the load generator
         may send the length. If it does not, the length is the client's limit or, if there is no limit, a random number.
         No answer exceeds the client's limit."""
-        call = choose_call(body.tools, body.tool_choice, content.seed) if kind == "chat" else None
+        calls = kind == "chat" or kind in AGENTS
+        call = choose_call(body.tools, body.tool_choice, content.seed) if calls else None
         most = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
         room = self.longest - content.prompt_tokens
         length = truth.output_tokens
@@ -170,7 +172,7 @@ def _logprobs(kind: str, body: Body) -> int | None:
 
 
 def _prompt(kind: str, body: Body) -> array[int]:
-    if kind == "chat":
+    if kind == "chat" or kind in AGENTS:
         return ids_of_chat(body.messages, body.tools) if body.messages else array("I")
     prompt = body.prompt if kind == "completion" else body.input
     if isinstance(prompt, str):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from headway.emulator.agent_apis import count_answer
 from headway.emulator.content import Content
 from headway.emulator.emulated_metrics import EmulatedMetrics
 from headway.emulator.emulated_request import Flight
@@ -38,6 +39,9 @@ KINDS: Final = {
     b"/v1/chat/completions": "chat",
     b"/v1/completions": "completion",
     b"/v1/embeddings": "embedding",
+    b"/v1/responses": "responses",
+    b"/v1/messages": "messages",
+    b"/v1/messages/count_tokens": "count_tokens",
 }
 VERSION: Final = "0.32.0+headway"  # version of vLLM whose API the emulator implements
 SWEEP_S: Final = 1.0
@@ -144,6 +148,9 @@ class Replica:
         model = request.body.model
         if model and model not in self.models:
             self.refuse(client, incoming, 404, f"The model `{model}` does not exist.")
+            return
+        if kind == "count_tokens":
+            self.say(client, incoming, 200, count_answer(request))
             return
         self._fly(client, incoming, request, number)
 
@@ -325,7 +332,11 @@ class Replica:
     def refuse(self, client: ClientConnection, incoming: Incoming, status: int, why: str) -> None:
         """Answer with an error in vLLM's format."""
         kind = TYPES.get(status, "InternalServerError")
-        body = msgspec.json.encode({"error": {"message": why, "type": kind, "param": None, "code": status}})
+        error = {"message": why, "type": kind, "param": None, "code": status}
+        document: dict[str, Any] = {"error": error}
+        if incoming.target.startswith(b"/v1/messages"):
+            document = {"type": "error", "error": {"type": kind, "message": why}}
+        body = msgspec.json.encode(document)
         self.say(client, incoming, status, body)
 
     def say(

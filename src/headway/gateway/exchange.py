@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from headway.control.flights import Answer, Flight, Queued, TimedOut
+from headway.gateway.apis.api import CHAT, Api
 from headway.http.answer_tally import AnswerTally
 from headway.http.forwarding import FRAMING, HOP, answer_lines, answer_start, forwarded_head
 from headway.http.known_heads import LENGTH
 from headway.http.open_files import NO_FILES
-from headway.http.replies import RETRY_AFTER_S, TRY_LATER, error_body, error_event
+from headway.http.replies import RETRY_AFTER_S, TRY_LATER
 from headway.http.upstream import Payload, Upstream, connect, take_free
 from headway.types import Reject, Request
 
@@ -50,6 +51,7 @@ class Exchange:
     request: Request
     stream: InitVar[bool]
     key: Key | None = None
+    api: Api = CHAT
     body: bytes = b""  # request body for the engine
     marks: list[bytes] = field(default_factory=list)  # header lines that the gateway adds to the answer
     tally: AnswerTally = field(init=False)
@@ -80,7 +82,7 @@ class Exchange:
     alarm: Any = None  # timer of the request's deadline
 
     def __post_init__(self, stream: bool) -> None:
-        self.body, self.tally = self.incoming.body, AnswerTally(stream)
+        self.body, self.tally = self.incoming.body, self.api.tally(stream)
 
     # --- routing -----------------------------------------------------------------------------------------------------
 
@@ -222,7 +224,7 @@ class Exchange:
             self.piece_bytes += len(data)
         if self.tally.count(data) and self.status < 400:
             self.record_first_token()
-            if upstream.exchange is self and self.unframed is None:
+            if upstream.exchange is self and self.unframed is None and self.tally.inlined:
                 upstream.pass_on(self.client.transport.write, self.tally)
 
     def open(self, data: bytes) -> None:
@@ -307,7 +309,7 @@ class Exchange:
         connection."""
         self.end(outcome, why)
         if self.tally.stream and self.chunked and upstream is not None and not upstream.torn:
-            self.client.transport.write(self.framed(error_event(message)))
+            self.client.transport.write(self.framed(self.api.error_event(message)))
             self.client.finish(not self.closes)
         else:
             self.client.transport.abort()
@@ -344,7 +346,7 @@ class Exchange:
             return inf
         if self.tally.stream:
             return pace.streams.expected_s(self.prompt_work)
-        most = 1 if self.request.kind == "embedding" else self.request.max_tokens
+        most = self.request.max_tokens if self.api.generates else 1
         return inf if most is None else pace.wholes.expected_s(self.prompt_work, most)
 
     def give_up(self, why: str, elsewhere: bool) -> None:
@@ -374,7 +376,7 @@ class Exchange:
         if self.handing is not None:
             self.handing.drop()
         self._leave_trial()
-        self.tally = AnswerTally(self.tally.stream)
+        self.tally = self.api.tally(self.tally.stream)
         self.services.count_retry(why)
         backends, flight = self.services.fleet.backends, self.flight
         assert flight is not None
@@ -394,7 +396,7 @@ class Exchange:
         prompt.model = model
         request = intake.request(self.request.kind, self.incoming, prompt, self.key)
         self.request = replace(request, deadline_ps=self.request.deadline_ps)
-        self.tally = type(self.tally)(self.tally.stream)
+        self.tally = self.api.tally(self.tally.stream)
         self.flight = self.backend = self.unframed = None
         self.attempts, self.status, self.tried = 0, 0, ()
         self.again = self.until_close = False
@@ -418,7 +420,7 @@ class Exchange:
             name, _, value = mark.decode().partition(": ")
             fields.append((name, value))
         fields.append(("x-headway-request", str(self.request.id)))
-        self.client.answer(self.incoming, status, error_body(status, why), tuple(fields))
+        self.client.answer(self.incoming, status, self.api.error_body(status, why), tuple(fields))
 
     def fail(self) -> None:
         """Answer 500 after an exception in the gateway itself."""

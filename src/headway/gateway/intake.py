@@ -79,7 +79,7 @@ class Intake:
             model=body.model,
             tenant=tenant,
             slo_class=slo_class,
-            session=self.sessions.session(fields.get(self.sessions.header), body.user, body.messages, tenant),
+            session=self.sessions.session(fields.get(self.sessions.header), body.user, body.opening, tenant, body.hint),
             max_tokens=None if most is None else int(max(0, min(most, MOST_TOKENS))),
             deadline_ps=None if deadline_ps is None else now_ps + deadline_ps,
             adapter=adapter,

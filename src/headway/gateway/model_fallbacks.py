@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headway.gateway.api_keys import Key
+    from headway.gateway.apis.api import Api
     from headway.gateway.intake import Intake
     from headway.gateway.request_body import Body
     from headway.gateway.services import Services
@@ -102,10 +103,11 @@ class Fallback(Exchange):
         request: Request,
         body: Body,
         key: Key | None,
+        api: Api,
         fallback: FallbackModels,
     ) -> None:
         find_model(incoming.body)  # raises if the field cannot be replaced later
-        super().__init__(services, client, incoming, request, bool(body.stream), key)
+        super().__init__(services, client, incoming, request, bool(body.stream), key, api)
         self.intake, self.prompt, self.causes = intake, body, fallback.causes
         self.first, self.left = body.model, list(fallback.models)
         self.cause: Cause | None = None  # why the answer of this model is discarded

@@ -42,7 +42,6 @@ STRETCH: Final = 2048  # number of tokens that a thread hashes before it lets ot
 WAITING: Final = 256  # maximum number of prompts in the thread pool; further prompts are hashed by bytes, not by tokens
 MODELS: Final = 1000  # maximum number of models whose root key is cached
 _texts = msgspec.json.Decoder(str | list[str | TokenId | list[TokenId]] | None)
-_any = msgspec.json.Decoder()
 
 
 class ModelTokens(Struct, frozen=True):
@@ -125,7 +124,7 @@ class Hasher:
 
     def long(self, body: Body) -> bool:
         """Return whether the prompt is too long to be hashed on the event loop."""
-        return len(body.messages) + len(body.prompt) + len(body.input) > BY_BYTES
+        return len(body.text) > BY_BYTES
 
     def path(self, body: Body) -> Prompt:
         text, each = body.text, self.settings.bytes_per_token
@@ -178,10 +177,12 @@ class TokenHasher(Hasher):
 
     def _ids(self, body: Body) -> list[Any]:
         """Return one entry for each prompt of the request: its token ids, or an encoding object with the token ids."""
-        special = _flag(body.add_special_tokens, not body.messages or self.template is None)
-        if body.messages:
+        is_chat = body.is_chat
+        special = _flag(body.add_special_tokens, not is_chat or self.template is None)
+        if is_chat:
             return self._encode([self._chat(body)], add_special_tokens=special)
-        prompts = _texts.decode(body.prompt or body.input)
+        raw = body.prompt or body.input
+        prompts = _texts.decode(raw) if raw else None
         if isinstance(prompts, str):
             prompts = [prompts]
         if not prompts:
@@ -191,11 +192,9 @@ class TokenHasher(Hasher):
         return prompts if isinstance(prompts[0], list) else [prompts]
 
     def _chat(self, body: Body) -> str:
-        messages = _any.decode(body.messages)
+        messages, tools, more = body.chat()
         if self.template is None:
             return "\n".join(plain(message.get("content")) for message in messages)
-        tools = _any.decode(body.tools) if body.tools else None
-        more = _any.decode(body.chat_template_kwargs) if body.chat_template_kwargs else None
         return self.template.render(messages, tools, more, _flag(body.add_generation_prompt, True))
 
     def _keys(self, model: str, ids: Ids, breathe: bool) -> Path:

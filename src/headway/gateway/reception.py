@@ -11,12 +11,13 @@ import msgspec
 
 from headway.errors import HeadwayError
 from headway.gateway.api_keys import FORBIDDEN, UNKNOWN, Key
+from headway.gateway.apis.api import APIS, RESPONSES, api_of
+from headway.gateway.apis.response_ids import ResponseIds
 from headway.gateway.cascade.cascade import Cascade
 from headway.gateway.exchange import SHUTTING_DOWN, Exchange
 from headway.gateway.model_fallbacks import Fallback, next_models
 from headway.gateway.model_names import permit, replace_model, visible_models
 from headway.gateway.observing.openapi import data_plane
-from headway.gateway.request_body import read_body
 from headway.gateway.services import Services
 from headway.http.client_limits import Limits
 from headway.http.replies import TRY_LATER, error_body
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from headway.gateway.model_fallbacks import FallbackModels
     from headway.gateway.observing.gateway_metrics import GatewayMetrics
 
-ROUTED: Final = {b"/v1/chat/completions": "chat", b"/v1/completions": "completion", b"/v1/embeddings": "embedding"}
 LOCAL: Final = (b"/v1/models", b"/health", b"/openapi.json")
 log = logging.getLogger("headway.gateway")
 
@@ -52,6 +52,7 @@ class Reception:
         self.keyring, self.chains, self.exchange_type = keyring, chains, exchange_type
         self.aliases: Mapping[str, str] = {}
         self.fallbacks: Mapping[str, FallbackModels] = {}
+        self.response_ids = ResponseIds(services)
         self.seconds, self.count_refusal = services.clock.seconds, metrics.count_refusal
         self.on_refusal: Callable[[ClientConnection, Incoming, int, str], None] | None = None
         self.clients: dict[ClientConnection, None] = {}
@@ -69,8 +70,8 @@ class Reception:
         if self.ending:
             self._refuse(client, incoming, 503, SHUTTING_DOWN)
             return
-        kind = ROUTED.get(path)
-        if kind is None or incoming.method != b"POST":
+        api = APIS.get(path)
+        if api is None or incoming.method != b"POST":
             self._answer(client, incoming, path)
             return
         key: Key | None = None
@@ -81,7 +82,9 @@ class Reception:
                 self._refuse(client, incoming, refusal.status, refusal.why, refusal.retry_after)
                 return
         try:
-            body = read_body(incoming.body)
+            body = api.read(incoming.body)
+            if api is RESPONSES:
+                self.response_ids.find_session(body)
             if not (body.messages or body.prompt or body.input):
                 raise HeadwayError("the request has no messages, prompt or input")
             if body.sets_kv_transfer:
@@ -96,18 +99,18 @@ class Reception:
                 incoming.body = replace_model(incoming.body, body.model)
             chain = self.chains.get(body.model)
             fallback = self.fallbacks.get(asked) or self.fallbacks.get(body.model) if self.fallbacks else None
+            if chain is not None and api.plain:
+                body.model = chain.models[0]
+            request = self.intake.request(api.kind, incoming, body, key)
             exchange: Exchange
             if fallback is not None:
-                request = self.intake.request(kind, incoming, body, key)
                 fallback = next_models(fallback, self.aliases, key)
-                exchange = Fallback(self.services, self.intake, client, incoming, request, body, key, fallback)
-            elif chain is None or kind == "embedding":
-                request = self.intake.request(kind, incoming, body, key)
-                exchange = self.exchange_type(self.services, client, incoming, request, bool(body.stream), key)
-            else:
-                body.model = chain.models[0]
-                request = self.intake.request(kind, incoming, body, key)
+                exchange = Fallback(self.services, self.intake, client, incoming, request, body, key, api, fallback)
+            elif chain is not None and api.plain:
                 exchange = Cascade(self.services, self.intake, client, incoming, request, body, key, chain)
+            else:
+                stream = bool(body.stream)
+                exchange = self.exchange_type(self.services, client, incoming, request, stream, key, api)
         except Exception as error:
             if key is not None:
                 key.release()
@@ -129,7 +132,7 @@ class Reception:
     # --- requests without an engine ----------------------------------------------------------------------------------
 
     def _answer(self, client: ClientConnection, incoming: Incoming, path: bytes) -> None:
-        if path in ROUTED:
+        if path in APIS:
             self._refuse(client, incoming, 405, "this path needs the method POST", allow="POST")
         elif path not in LOCAL:
             self._refuse(client, incoming, 404, f"unknown path {path.decode('latin-1')}")
@@ -158,7 +161,7 @@ class Reception:
         fields = (("retry-after", str(retry_after)),) if status in TRY_LATER else ()
         if allow:
             fields = (("allow", allow),)
-        client.answer(incoming, status, error_body(status, why), fields)
+        client.answer(incoming, status, api_of(incoming.target).error_body(status, why), fields)
 
     # --- all connections ---------------------------------------------------------------------------------------------
 

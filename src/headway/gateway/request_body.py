@@ -21,6 +21,7 @@ ENDS: Final = b']"'
 LONGEST_MODEL: Final = 1024  # maximum length of a model's name, in characters
 Digest = Callable[[bytes | memoryview, int], int]  # a hash function; its arguments are the data and a seed
 Fields = dict[str, Raw]
+Chat = tuple[list[dict[str, Any]], Any, Any]  # messages, tools, and further values for the chat template
 NULL: Final = b"null"
 NOTHING: Final = (NULL, b"false")
 
@@ -37,6 +38,7 @@ class Body(Struct):
     max_tokens: int | float | None = None  # a float, because some engines accept 5.0
     max_completion_tokens: int | float | None = None
     user: str | None = None
+    prompt_cache_key: str | None = None
     tools: Raw = Raw()
     chat_template_kwargs: Raw = Raw()
     add_generation_prompt: Raw = Raw()
@@ -47,6 +49,26 @@ class Body(Struct):
     bootstrap_port: Raw = Raw()
     bootstrap_room: Raw = Raw()
     headway_kv: Raw = Raw()
+
+    @property
+    def hint(self) -> str | None:
+        """What the client says that requests with a common prefix share; None if it says nothing."""
+        return self.prompt_cache_key
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether the engine renders the prompt with its chat template."""
+        return bool(self.messages)
+
+    @property
+    def opening(self) -> bytes:
+        """The bytes in which the session finds the first messages."""
+        return bytes(self.messages)
+
+    def chat(self) -> Chat:
+        """Return messages, tools and further values for the chat template."""
+        tools = _any(self.tools) if self.tools else None
+        return _any(self.messages), tools, _any(self.chat_template_kwargs) if self.chat_template_kwargs else None
 
     @property
     def text(self) -> memoryview:
@@ -65,31 +87,40 @@ class Body(Struct):
             self.bootstrap_room,
             self.headway_kv,
         )
-        return any(fields) and any(map(_is_set, fields))
+        return any(fields) and any(map(is_set, fields))
 
 
-def _is_set(raw: Raw) -> bool:
+def is_set(raw: Raw) -> bool:
     return bool(raw) and bytes(raw) != NULL
 
 
-_decode: Callable[[bytes], Body] = msgspec.json.Decoder(Body).decode
+_any: Callable[[Raw], Any] = msgspec.json.Decoder().decode
 
 
-def read_body(data: bytes) -> Body:
-    """Decode a request body. Raise msgspec.MsgspecError if it is not a JSON object with the fields of `Body`."""
-    try:
-        body = _decode(data)
-    except UnicodeDecodeError:
-        raise msgspec.DecodeError("the text is not UTF-8") from None
-    except RecursionError:
-        raise msgspec.DecodeError("the document is nested too deeply") from None
-    if len(body.messages) == len(NULL) and not _is_set(body.messages):
-        body.messages = Raw()
-    if len(body.input) == len(NULL) and not _is_set(body.input):
-        body.input = Raw()
-    if (body.messages or body.input) and len(body.prompt) == len(NULL) and not _is_set(body.prompt):
-        body.prompt = Raw()
-    return body
+def reader(kind: type[Body]) -> Callable[[bytes], Body]:
+    """Return a function that decodes request bodies of an API. It raises msgspec.MsgspecError if a body is not a JSON
+    object with the fields of `kind`."""
+    decode: Callable[[bytes], Body] = msgspec.json.Decoder(kind).decode
+
+    def read(data: bytes) -> Body:
+        try:
+            body = decode(data)
+        except UnicodeDecodeError:
+            raise msgspec.DecodeError("the text is not UTF-8") from None
+        except RecursionError:
+            raise msgspec.DecodeError("the document is nested too deeply") from None
+        if len(body.messages) == len(NULL) and not is_set(body.messages):
+            body.messages = Raw()
+        if len(body.input) == len(NULL) and not is_set(body.input):
+            body.input = Raw()
+        if (body.messages or body.input) and len(body.prompt) == len(NULL) and not is_set(body.prompt):
+            body.prompt = Raw()
+        return body
+
+    return read
+
+
+read_body: Final = reader(Body)
 
 
 def boundaries(size: int) -> list[int]:

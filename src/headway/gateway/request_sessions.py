@@ -49,16 +49,26 @@ class SessionSettings(Struct, frozen=True):
     header: Annotated[
         bytes, Unit("text", _read_header, bytes.decode, form=Form.of(str)), "header with the session id"
     ] = HEADER.encode()
-    user: Annotated[bool, "without the header, use the field `user` of the request"] = True
-    prefix: Annotated[bool, "without header and `user`, use a hash of the first messages"] = True
+    user: Annotated[bool, "without header and hint, use the field `user` of the request"] = True
+    prefix: Annotated[bool, "without header, hint and `user`, use a hash of the first messages"] = True
+    hints: Annotated[
+        bool,
+        "without the header, use what the client says for caches: `previous_response_id`, `conversation`, "
+        "`prompt_cache_key`, or `user_id` of `metadata`",
+    ] = True
 
-    def session(self, header: bytes | None, user: str | None, messages: Any, tenant: str = "") -> str | None:
-        """Return the session id, or None. `messages` has the body's field of that name as raw bytes, or is empty."""
+    def session(
+        self, header: bytes | None, user: str | None, opening: bytes, tenant: str = "", hint: str | None = None
+    ) -> str | None:
+        """Return the session id, or None. `opening` has the first messages of the body, or is empty. `hint` is what the
+        client says for caches."""
         if header:
             return header.decode("latin-1")[:LONGEST]
+        if hint and self.hints:
+            return hint[:LONGEST]
         if user and self.user:
             return user[:LONGEST]
-        return of_messages(bytes(messages), tenant) if self.prefix else None
+        return of_messages(opening, tenant) if self.prefix else None
 
 
 def of_messages(messages: bytes, tenant: str = "") -> str | None:

@@ -115,7 +115,10 @@ class Handing:
     def obstacle(self) -> str:
         """Return the reason why one engine must serve the whole request; an empty string if two engines can serve
         it."""
-        return "nothing to generate" if self.exchange.request.kind == "embedding" else ""
+        api = self.exchange.api
+        if not api.generates:
+            return "nothing to generate"
+        return "" if api.plain else f"the API of {api.kind} has no handover"
 
     def start(self) -> None:
         raise NotImplementedError

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from headway.config.schema import json_schema
+from headway.gateway.apis.api import AnthropicError
 from headway.gateway.engines.member import BackendSpec
 from headway.gateway.request_body import Body
 from headway.http.replies import ErrorReply
@@ -76,6 +77,14 @@ class Operation(Struct, frozen=True, kw_only=True):
     kind: str = JSON  # content type of the replies
     parameters: tuple[Json, ...] = ()
     body: Json | None = None
+    error: str = "ErrorReply"  # name of the schema of its errors
+
+    @property
+    def error_schema(self) -> Json:
+        """The schema of its errors. What the connection refuses has the form of OpenAI's API on every path."""
+        names = dict.fromkeys((self.error, "ErrorReply"))
+        references: list[Json] = [{"$ref": COMPONENTS + name} for name in names]
+        return references[0] if len(references) == 1 else {"anyOf": references}
 
     def describe(self) -> Json:
         replies = self.replies or {200: self.summary}
@@ -84,7 +93,7 @@ class Operation(Struct, frozen=True, kw_only=True):
             "summary": self.summary,
             "responses": {
                 **{str(status): _reply(words, self.schema, self.kind) for status, words in replies.items()},
-                **{str(status): _reply(WHY[status], {"$ref": f"{COMPONENTS}ErrorReply"}) for status in self.errors},
+                **{str(status): _reply(WHY[status], self.error_schema) for status in self.errors},
             },
         }
         if self.parameters:
@@ -102,7 +111,7 @@ def _document(title: str, words: str, operations: Iterable[Operation]) -> Json:
     paths: dict[str, Json] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = operation.describe()
-    _, schemas = msgspec.json.schema_components([ErrorReply], ref_template=COMPONENTS + "{name}")
+    _, schemas = msgspec.json.schema_components([ErrorReply, AnthropicError], ref_template=COMPONENTS + "{name}")
     return {
         "openapi": VERSION,
         "info": {"title": title, "version": "1", "description": words},
@@ -126,6 +135,9 @@ def data_plane() -> bytes:
         "/v1/chat/completions": ("chat", "messages", "a chat completion"),
         "/v1/completions": ("completion", "prompt", "a completion"),
         "/v1/embeddings": ("embedding", "input", "an embedding"),
+        "/v1/responses": ("responses", "input", "a response"),
+        "/v1/messages": ("messages", "messages", "a message of Anthropic's API"),
+        "/v1/messages/count_tokens": ("count_tokens", "messages", "the number of tokens of a prompt"),
     }
     operations = [
         Operation(path="/v1/models", name="models", summary="The models of all engines.", errors=(401,), schema=models),
@@ -134,12 +146,14 @@ def data_plane() -> bytes:
     ]
     description = "OpenAI-compatible API in front of engines. The gateway passes on fields that are not listed here."
     document = _document("Headway gateway", description, operations)
-    document["paths"] = {path: {"post": _describe_routed(*words)} for path, words in routed.items()} | document["paths"]
+    described = {path: {"post": _describe_routed(path, *words)} for path, words in routed.items()}
+    document["paths"] = described | document["paths"]
     return msgspec.json.encode(document)
 
 
-def _describe_routed(name: str, content: str, words: str) -> Json:
+def _describe_routed(path: str, name: str, content: str, words: str) -> Json:
     """Describe a request that the gateway routes to an engine. `content` is the name of its required field."""
+    anthropic = path.startswith("/v1/messages")
     any_content: Json | bool = True if content == "prompt" else {"not": {"type": "null"}}
     document = Operation(
         path="",
@@ -148,6 +162,7 @@ def _describe_routed(name: str, content: str, words: str) -> Json:
         errors=(400, 401, 403, 404, 408, 413, 414, 429, 431, 501, 502, 503, 504, 505),
         replies={200: f"The engine's answer, byte for byte: {words}."},
         schema=True,
+        error="AnthropicError" if anthropic else "ErrorReply",
         parameters=tuple(
             {"name": header, "in": "header", "required": False, "description": meaning, "schema": schema}
             for header, (meaning, schema) in REQUEST_HEADERS.items()

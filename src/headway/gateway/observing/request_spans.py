@@ -31,7 +31,13 @@ if TYPE_CHECKING:
 PARENT: Final = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
 MODEL: Final = re.compile(rb'"model": ?"([^"\\]{1,200})"')
 ANSWER: Final = re.compile(rb'"id": ?"([^"\\]{1,200})"')
-OPERATIONS: Final = {"chat": "chat", "completion": "text_completion", "embedding": "embeddings"}
+OPERATIONS: Final = {
+    "responses": "chat",
+    "messages": "chat",
+    "chat": "chat",
+    "completion": "text_completion",
+    "embedding": "embeddings",
+}
 OPENAI: Final = "openai"  # the provider of engines whose kind the file does not name: they speak OpenAI's API
 ERRORS: Final = {"timed_out": "timeout"}  # outcomes with an error type of the conventions
 PS_PER_NS: Final = 1000
