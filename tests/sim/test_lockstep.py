@@ -145,14 +145,44 @@ def test_a_fault_strikes_the_whole_engine() -> None:
         ({"ep": True}, "llama-3.1-8b has no experts"),
         ({"model": EXPERTS, "dp": 5, "tp": 2, "ep": True}, "2 × 5 GPUs cannot share the 8 experts of toy"),
         (
-            {"dp": 2, "architecture": "disaggregated", "prefill": {"instances": 1}, "decode": {"instances": 1}},
-            "prefill.dp: is not simulated for prefill and decode instances",
+            {
+                "model": EXPERTS,
+                "architecture": "disaggregated",
+                "prefill": {"instances": 1, "dp": 9, "ep": True},
+                "decode": {"instances": 1},
+            },
+            r"cluster\.prefill\.ep: 1 × 9 GPUs cannot share the 8 experts of toy",
         ),
     ],
 )
 def test_what_cannot_be_is_refused(keys: Json, sentence: str) -> None:
     with pytest.raises(HeadwayError, match=sentence):
         cluster_views(keys)
+
+
+@pytest.mark.parametrize("balance", ["vllm", "direct"])
+def test_prefill_and_decode_pools_have_ranks_of_their_own(balance: str) -> None:
+    """The router sees engines or ranks; requests name the ranks that computed their prompts and answers."""
+    scenario = {
+        "workload": {"requests": 60, "rate": "300/s", "prompt_tokens": 100, "output_tokens": 20},
+        "cluster": {
+            "architecture": "disaggregated",
+            "model": EXPERTS,
+            "gpu": "h200",
+            "prefill": {"instances": 1, "dp": 2, "dp_balance": balance},
+            "decode": {"instances": 1, "dp": 3, "ep": True, "dp_balance": balance},
+            "latency": {"model": "hardware", "host": "1ms"},
+        },
+        "policies": {"routing": {"name": "pair", "prefill": "round-robin", "decode": "round-robin"}},
+        "warmup": 0,
+    }
+    result = headway.simulate(scenario, progress=False)
+    assert result.summary()["requests"]["completed"] == 60
+    assert set(result.requests["prefill_instance"]) == {0, 1}
+    assert set(result.requests["instance"]) == {2, 3, 4}
+    roles = [view.role for view in cluster_views(scenario["cluster"]) if view.id]
+    shown = {"vllm": ["prefill", "decode"], "direct": ["prefill"] * 2 + ["decode"] * 3}
+    assert roles == shown[balance]
 
 
 # Rate -> mean TPOT in ms of the ranks and of the instances, as docs/model.md prints them.

@@ -22,6 +22,8 @@ def engines(cluster: Cluster) -> list[EngineSetup]:
             equal = _equal(half, ids, len(setups), name, deployment.names())
             for engine in equal if role else ():
                 engine.view.role = role
+                if engine.target is not None:
+                    engine.target.role = role
                 if role == "prefill":
                     grain = deployment.transfer.grain_tokens(half.kv.block_tokens, half.max_batch_tokens)
                     engine.transfer = TransferSetup(deployment.transfer, half.shape().kv_bytes_per_token, grain)

@@ -397,7 +397,7 @@ def _check(pool: E, keys: Json, where: str) -> E:
             wrong = "is valid only with 'architecture: disaggregated'"
             raise HeadwayError(f"{where}.{key}: {wrong}; set that too, or remove this key.")
     for place, part in parts.items():
-        _check_ranks(part, place, bool(halves))
+        _check_ranks(part, place)
         part.latency_model(place)
         part.kv_blocks(place)
         _check_speculation(part, place)
@@ -433,7 +433,7 @@ def _check_bounds(pool: Engines, where: str) -> None:
         registry.build("scaling", pool.scaling, f"{where}.scaling")
 
 
-def _check_ranks(pool: Engines, where: str, split: bool) -> None:
+def _check_ranks(pool: Engines, where: str) -> None:
     """Check the keys of data and expert parallelism."""
     shape = pool.shape(where)
     if pool.ep and not shape.experts:
@@ -441,9 +441,6 @@ def _check_ranks(pool: Engines, where: str, split: bool) -> None:
     if pool.ep and pool.tp * pool.dp > shape.experts:
         wrong = f"{pool.tp} × {pool.dp} GPUs cannot share the {shape.experts} experts of {shape.name}"
         raise HeadwayError(f"{where}.ep: {wrong}; lower tp or dp.")
-    if pool.dp > 1 and split:
-        wrong = "is not simulated for prefill and decode instances"
-        raise HeadwayError(f"{where}.dp: {wrong}; set dp: 1 and more instances, or use 'architecture: monolithic'.")
     if pool.bounds()[1] * pool.dp > MOST_INSTANCES:
         raise HeadwayError(f"{where}: may have at most {MOST_INSTANCES:,} ranks, got {pool.bounds()[1] * pool.dp:,}.")
 

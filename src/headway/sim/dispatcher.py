@@ -166,8 +166,11 @@ class Dispatcher:
             losses.on_sent(now, job, flight, index)
         prefill = flight.prefill  # read after `on_sent`: None if the decode instance computes the prefill itself
         if prefill is not None:
-            job, instance = self.handovers.split(job, prefill.index, index)
-            index = recorder.prefill_instance[row] = prefill.index
+            source = prefill.index
+            if source in self.fronts:
+                source = self.fronts[source].choose(now, request).view.index
+            job, instance = self.handovers.split(job, source, index)
+            index = recorder.prefill_instance[row] = source
             if losses is not None:
                 losses.split(job)
         if request.deadline_ps is not None:

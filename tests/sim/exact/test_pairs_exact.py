@@ -16,7 +16,8 @@ from drawn_traits import traits
 from exact_runs import check
 from group_draws import aligned, fits, grouped, kept, pressed
 from headway.scenario.cluster_spec import Cluster
-from rank_draws import EXPERTS, draw_ranks, rank_traits, ranked
+from pd_draws import split_traits
+from rank_draws import EXPERTS, draw_model, draw_ranks, rank_traits, ranked
 from speculation_draws import draw_speculation, speculating, speculation_traits
 
 Json = dict[str, Any]
@@ -80,6 +81,20 @@ def drafts_of_windows(number: int, folder: Path) -> Json | None:
     return ahead_draws.ahead(draws, drawn) if pick(draws, True, False) else drawn
 
 
+def ranks_split(number: int, folder: Path) -> Json:
+    """Draw prefill and decode pools, some of whose engines have ranks. Half of the engines schedule asynchronously."""
+    draws, drawn = Scattered(number), scattered("split", number, folder)
+    cluster = drawn["cluster"]
+    cluster |= draw_model(draws, cluster.get("model", "llama-3.1-8b"))
+    for deployment in (cluster, *cluster.get("deployments", {}).values()):
+        halves = [deployment[role] for role in ("prefill", "decode") if role in deployment]
+        for half in halves if "model" not in deployment or deployment is cluster else ():
+            ranks = draw_ranks(draws, "scaling" in drawn) | {"tp": 1}
+            half |= ranks if cluster["model"].get("experts") else {**ranks, "ep": False}
+            half["dp"] = pick(draws, half["dp"], half["dp"], 1)
+    return ahead_draws.ahead(draws, drawn) if pick(draws, True, False) else drawn
+
+
 # On an empty rank, blocks arrive that a waiting request hits as well.
 SHARED_ARRIVALS: Json = {
     "defaults": "2026-11",
@@ -130,6 +145,10 @@ PAIRS: dict[Draw, tuple[tuple[str, ...], tuple[str, ...]]] = {  # what few scena
         ("drafts", "accepted", "preemption", "eviction", "prefix hit"),
         ("all accepted", "by position"),
     ),
+    ranks_split: (
+        ("several ranks used", "transfer", "queueing"),
+        ("waits for room", "both ways", "preemption"),
+    ),
     windows_of_ranks: ((*RANKS, "preemption", "eviction", "prefix hit"), BALANCED),
 }
 BLIND = (windows_of_ranks, drafts_of_windows)  # what watches the events does not know groups of layers
@@ -148,6 +167,12 @@ def check_pair(draw: Draw, chosen: Iterable[int], folder: Path, watched: int = 1
             error.add_note(f"{draw.__name__} {number}: {scenario!r}")
             raise
         ranks = [name for name, holds in rank_traits(scenario, result).items() if holds]
+        if draw is ranks_split:
+            columns = result.requests
+            ranks += [name for name, holds in split_traits(scenario, columns).items() if holds]
+            ids = [one["id"] for one in result.summary()["instances"]]
+            used = {at for name in ("instance", "prefill_instance") for at in columns[name] if at >= 0}
+            ranks += ["several ranks used"] * (sum("-rank-" in ids[at] for at in used) > 1)
         seen.update({"scenarios", *traits(scenario, result), *ranks, *speculation_traits(scenario, result)})
     return seen
 
