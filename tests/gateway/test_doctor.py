@@ -23,6 +23,7 @@ from etcd_server import free_port
 
 from headway.gateway.doctor import examine as doctor
 from headway.gateway.doctor import file_checks
+from headway.gateway.doctor.engine_checks import _skew
 from headway.gateway.doctor.problems import Report
 from headway.gateway.doctor.running_checks import check_metrics, check_status
 
@@ -413,6 +414,36 @@ def test_a_file_whose_gateway_runs_is_examined_with_it(examine, running, tmp_pat
     gateway.app.reception.draining = True
     assert "shutting down" in dict(found(examine(document), "error"))["probes"]
     gateway.app.reception.draining = False
+
+
+@pytest.mark.parametrize("status", ["<html>", "[]", "{}", '{"backends": 3}', '{"draining": false, "backends": [{}]}'])
+def test_another_server_is_no_gateway(engine, examine, monkeypatch, status):
+    monkeypatch.setenv("TEST_ADMIN_KEY", KEY)
+    url = engine(status=status)
+    report = doctor.examine(url, KEY)
+    assert not report.reached and "is not that of a gateway" in report.problems[0].what
+    admin = {"listen": url.removeprefix("http://"), "key_env": "TEST_ADMIN_KEY"}
+    report = examine({"backends": {"a": engine()}, "admin": admin})
+    assert [where for where, _ in found(report)] == ["admin"]
+
+
+@pytest.mark.parametrize("url", ["http://", "https://[", "http://a b", "http://127.0.0.1:99999", "http://u:p@x"])
+def test_a_wrong_url_is_a_wrong_input(headway, url):
+    done = headway("doctor", url)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("events", ["tcp://127.0.0.1:99999", "tcp://[::1]:1", "ipc:///no/such/file", "udp://x:1"])
+def test_an_endpoint_that_cannot_be_is_told(examine, engine, tmp_path, events):
+    (tmp_path / "tokenizer.json").write_text("{}")
+    backend = {"url": engine(), "models": ["m"], "events": events}
+    report = examine({"backends": {"a": backend}, "tokens": {"path": str(tmp_path)}})
+    assert found(report)[0][0] == "backends.a.events"
+
+
+@pytest.mark.parametrize("date", ["yesterday", "Thu, 99 Nov 2026 10:00:00 GMT", "Thu, 19 Nov 9999 10:00:00 -0000", ""])
+def test_a_date_that_is_none_is_ignored(date):
+    assert _skew(date) is None or abs(_skew(date)) > 1e9
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

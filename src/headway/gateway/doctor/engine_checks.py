@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TIMEOUT_S: Final = 5.0
 SKEW_S: Final = 5.0  # difference of clocks that is a warning; the header Date has whole seconds
 MODELS: Final = "/v1/models"
-AT_ONCE: Final = 16  # number of engines that are asked at the same time
+AT_ONCE: Final = 64  # number of engines that are asked at the same time
 PAGE_BYTES: Final = 4 * 1024 * 1024
 CACHING_OFF: Final = re.compile(r'^\S*cache_config_info\{[^}]*enable_prefix_caching="(?:False|false|0)"', re.MULTILINE)
 SERVER_INFO: Final = ("/server_info", "/get_server_info")  # of SGLang, newer and older
@@ -110,7 +110,7 @@ def _reason(error: NoAnswer) -> str:
 def _skew(date: str | None) -> float | None:
     try:
         return None if date is None else parsedate_to_datetime(date).timestamp() - time.time()
-    except ValueError:
+    except (ValueError, TypeError, OverflowError):
         return None
 
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import astuple, replace
+
 from headway.config.documents import parse_yaml, read_text
 from headway.errors import HeadwayError
 from headway.gateway.config import Config
@@ -122,15 +124,17 @@ async def _ask_admin(client: HttpClient, address: Address, key: str, report: Rep
     url = address.url
     reply = await get(client, f"{url}/status", key, address)
     if reply.status == 200:
-        report.checked.append(f"gateway at {url}")
-        await _check_running(client, address, key, reply, report)
-    elif reply.status:
+        running = await _check_running(client, address, key, reply, report) is not None
+        if running:
+            report.checked.append(f"gateway at {url}")
+            return True
+    if reply.status:
         remedy = "Another server listens there, or the gateway was started with another admin key."
-        report.warn("admin", f"{url}/status has status {reply.status}.", remedy)
+        report.warn("admin", f"{url}/status is not the status of this gateway (status {reply.status}).", remedy)
     else:
         what = f"No gateway answers at {url} ({reply.why})."
         report.note("admin", what, "Start it to let the doctor look at the running gateway, too.")
-    return reply.status == 200
+    return False
 
 
 def _own_address(listen: tuple[str, int], tls: ServerTls | None) -> Address:
@@ -151,29 +155,41 @@ def _own_address(listen: tuple[str, int], tls: ServerTls | None) -> Address:
 
 
 async def _examine_gateway(url: str, key: str | None) -> Report:
-    report = Report(url)
+    report, address = Report(url), Address(url, "URL")
     client = HttpClient(TIMEOUT_S, redirects=False)
     try:
         reply = await get(client, f"{url}/status", key)
         if reply.status != 200:
             _refused(url, reply, key, report)
             return report
-        report.checked.append("gateway")
-        policies = await _check_running(client, Address(url, "URL"), key, reply, report)
-        status = json.loads(reply.text)
+        found = await _check_running(client, address, key, reply, report)
     finally:
         await client.close()
+    if found is None:
+        _refused(url, replace(reply, status=0, why="its /status is not that of a gateway"), key, report)
+        return report
+    report.checked.append("gateway")
+    status, policies = found
     serving = {each["name"] for each in status["backends"] if each["serving"]}
     specs = [BackendSpec(each["url"], tuple(each["models"]), name=each["name"]) for each in status["backends"]]
     _check_engines_from_afar(await ask_engines(specs, None), serving, seeks_prefixes(policies), status, report)
     return report
 
 
-async def _check_running(client: HttpClient, address: Address, key: str | None, reply: Reply, report: Report) -> Json:
-    """Check the gateway's documents. Return its policies."""
-    url = address.url
-    status = json.loads(reply.text)
-    check_status(status, report)
+async def _check_running(
+    client: HttpClient, address: Address, key: str | None, reply: Reply, report: Report
+) -> tuple[Json, Json] | None:
+    """Check the gateway's documents. Return its status and its policies; None if this is no gateway."""
+    url, found = address.url, Report(report.target)
+    try:
+        status = json.loads(reply.text)
+        check_status(status, found)
+        policies: Json = parse_yaml(status["policy"]["text"], f"{url}/policies")
+        reported = reported_signals(status)
+    except (ValueError, KeyError, TypeError, AttributeError, HeadwayError):
+        return None
+    for problem in found.problems:
+        report.add(*astuple(problem))
     if reply.skew_s is not None and abs(reply.skew_s) > SKEW_S:
         way = "ahead of" if reply.skew_s > 0 else "behind"
         what = f"Its clock is {abs(reply.skew_s):.0f} s {way} this machine's."
@@ -181,10 +197,9 @@ async def _check_running(client: HttpClient, address: Address, key: str | None, 
     page = await get(client, f"{url}/metrics", key, address)
     if page.status == 200:
         check_metrics(page.text, report)
-    policies: Json = parse_yaml(status["policy"]["text"], f"{url}/policies")
     if status["backends"]:
-        check_signals(policies, reported_signals(status), report)
-    return policies
+        check_signals(policies, reported, report)
+    return status, policies
 
 
 def _check_engines_from_afar(
@@ -204,13 +219,14 @@ def _check_engines_from_afar(
         if each.page is not None and each.page.status != 200:
             each.page = None
         if each.models.status == 200:
-            check_engine(each, status["block_tokens"], seeks, report)
+            check_engine(each, status.get("block_tokens", 16), seeks, report)
 
 
 def _refused(url: str, reply: Reply, key: str | None, report: Report) -> None:
     report.reached = False
     if not reply.status:
-        report.error(url, f"It does not answer ({reply.why}).", "Start the gateway, or correct the URL.")
+        what = f"It does not answer as a gateway's admin API ({reply.why})."
+        report.error(url, what, "Start the gateway, or correct the URL.")
     elif reply.status == 401:
         what = "The admin key is wrong." if key else "The admin API wants its key."
         report.error(url, what, "Put the key into an environment variable, and name that with --key-env.")

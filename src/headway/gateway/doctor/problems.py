@@ -30,7 +30,9 @@ class Report(Struct):
     reached: bool = True  # False: the doctor could look at nothing, so it cannot tell
 
     def add(self, level: Level, where: str, what: str, remedy: str) -> None:
-        self.problems.append(Problem(level, where, what, remedy))
+        problem = Problem(level, where, what, remedy)
+        if problem not in self.problems:  # the file and the running gateway may have the same problem
+            self.problems.append(problem)
 
     def error(self, where: str, what: str, remedy: str) -> None:
         self.add("error", where, what, remedy)

@@ -38,7 +38,7 @@ def check_status(status: Json, report: Report) -> None:
     if status.get("etcd") is False:
         what = "The gateway has no connection to etcd. It keeps the last known engines and policies."
         report.error("etcd", what, "Check `etcd.endpoints`, the network, and etcd itself.")
-    for listener, expiry in status["certificates_expire"].items():
+    for listener, expiry in status.get("certificates_expire", {}).items():
         days = (expiry - time.time()) / 86_400
         if days < SOON_DAYS:
             left = f"expires in {days:.0f} days" if days > 0 else "has expired"
