@@ -13,30 +13,25 @@ from heapq import heappop
 from random import Random
 from typing import Any
 
-from headway.results.recorder import InstanceStats, Recorder
+from headway.results.recorder import Recorder
 from headway.sim import ahead as async_steps
 from headway.sim.adapters import Adapters
-from headway.sim.batch import Batch
-from headway.sim.drafted_windows import DraftedWindows, GroupedSpeculativeBatch
+from headway.sim.drafted_windows import DraftedWindows
 from headway.sim.engine_logs import ENTRY, BatchLog, EqualSteps, GapLog, take_back
+from headway.sim.engine_parts import new_batch, new_blocks, new_cache, new_latency, new_stats, new_windows
 from headway.sim.engine_queue import EngineQueue
-from headway.sim.grouped_cache import GroupedCache
 from headway.sim.job import Job
-from headway.sim.kv_cache import KvCache, Stretch
-from headway.sim.lanes import SpeculativeBatch, priced
+from headway.sim.kv_cache import Stretch
 from headway.sim.leap import Run
 from headway.sim.link import Links
 from headway.sim.loader import Loader
 from headway.sim.polling import BoundaryWatcher, History
-from headway.sim.ranked_cache import RankedCache
 from headway.sim.recent_values import BusyWindow
-from headway.sim.run_blocks import RunBlocks
 from headway.sim.run_planner import RunPlanner
 from headway.sim.setup import EngineSetup
 from headway.sim.step_scheduler import StepScheduler
 from headway.sim.tier import Tier
 from headway.sim.tiers import Tiers
-from headway.sim.windows import WindowedBatch, WindowedBlocks, Windows, windowed
 from headway.types import NEVER, Hints
 from headway.views.instance import InstanceView
 
@@ -83,14 +78,9 @@ class Instance:
         self.queue = EngineQueue(scheduler, view.id, view)
         self.batch = new_batch(block_tokens, engine, self.cache, self.stats)
         self.run = run
-        windows: Windows | DraftedWindows | None = None
-        if isinstance(self.batch, WindowedBatch) and self.batch.window:
-            windows = Windows(self.batch, self.run)
-            self.blocks: RunBlocks = WindowedBlocks(view, windows, caching)
-        else:
-            self.blocks = RunBlocks(view, self.cache, self.batch, self.run, caching)
-            if isinstance(self.batch, GroupedSpeculativeBatch) and self.batch.pages.groups.windows:
-                windows, walks = DraftedWindows(self.batch), True
+        windows = new_windows(self.batch, self.run)
+        self.blocks = new_blocks(view, self.cache, self.batch, self.run, caching, windows)
+        walks = walks or isinstance(windows, DraftedWindows)
         loads = tiers is not None or view.role == "decode"
         self.loader = Loader(view.index, self.blocks, links, self.tiers, loads)
         self.gaps = GapLog()
@@ -112,9 +102,7 @@ class Instance:
         # Set if each step is scheduled while the step before it runs.
         self.ahead = async_steps.Ahead(self.scheduler) if engine.schedules_ahead else None
         self.release = self.scheduler.release if self.ahead is None else self.ahead.release
-        latency = priced(engine.latency, self.batch)
-        if isinstance(windows, Windows):
-            latency = windowed(latency, windows.batch)
+        latency = new_latency(engine, self.batch, windows)
         self.planner = RunPlanner(self.run, self.batch, self.blocks, self.adapters, latency, walks, cuts)
         self.expiring: list[Job] = []  # running requests whose clients have given up during the current run of steps
         self.handing: dict[Job, None] = {}  # requests in handover whose prompts this instance has computed
@@ -489,30 +477,3 @@ class Instance:
         """Slow the instance down by `factor`, from the next step on and until time `until`."""
         self.planner.slow(now, factor, until)
         return self.run.end >= 0 and self.cut(now)
-
-
-def new_stats(view: InstanceView, engine: EngineSetup) -> InstanceStats:
-    stats = InstanceStats(view.id, view.pool if view.serves else None, view.model, kv_blocks=view.kv_blocks)
-    stats.role = None if view.role == "both" else view.role
-    stats.gpus = engine.gpus
-    stats.usd_per_gpu_hour = engine.usd_per_gpu_hour
-    stats.idle_watts = engine.idle_watts
-    stats.busy_watts = engine.busy_watts
-    return stats
-
-
-def new_batch(block_tokens: int, engine: EngineSetup, cache: KvCache, stats: InstanceStats) -> Batch:
-    if engine.speculation is not None:
-        if isinstance(cache, GroupedCache):
-            return GroupedSpeculativeBatch(block_tokens, engine.speculation, cache, stats)
-        return SpeculativeBatch(block_tokens, engine.speculation, cache, stats)
-    return WindowedBatch(block_tokens, cache) if isinstance(cache, GroupedCache) else Batch(block_tokens)
-
-
-def new_cache(view: InstanceView, engine: EngineSetup, block_tokens: int, caching: bool) -> KvCache:
-    if engine.groups is not None:
-        ahead = 0 if engine.speculation is None else engine.speculation.ahead
-        return GroupedCache(engine.groups, block_tokens, caching, view.max_batch_tokens, ahead)
-    if engine.kv.eviction == "lru":
-        return KvCache(view.kv_blocks)
-    return RankedCache(view.kv_blocks, engine.kv.eviction == "lfu")
