@@ -310,5 +310,7 @@ def wrong_half(half: Any, role: str, answer: Any, request: Request, cluster: Clu
 
 def both_cards(chosen: Route, generating: ClusterView, other: Route, prompting: ClusterView) -> Scorecard:
     """Return the scorecard of the decode half. It contains the scorecard of the prefill half."""
-    card = chosen.scorecard or Scorecard(ids(generating.instances), chosen.target)
-    return replace(card, prefill=other.scorecard or Scorecard(ids(prompting.instances), other.target))
+    prefill = other.scorecard or Scorecard(ids(prompting.instances), other.target)
+    if chosen.scorecard is None:
+        return Scorecard(ids(generating.instances), chosen.target, prefill=prefill)
+    return replace(chosen.scorecard, prefill=prefill)

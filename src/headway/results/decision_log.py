@@ -86,8 +86,9 @@ class DecisionLog:
 
     def take(self, *decision: Any) -> None:
         """Record a decision: its request, time, router, target, prefill instance, priority and reason; the number of
-        its set of candidates in `sets`; a list per signal, in the order of `watch`, with a value per candidate; the
-        believed blocks of each candidate; the tokens of the prompt, and the key of its beginning. Call `score` next."""
+        its set of candidates in `sets`; for each candidate, a tuple with the first signals of `watch`; for each further
+        signal, a list with a value per candidate; the believed blocks of each candidate; the tokens of the prompt, and
+        the key of its beginning. Call `score` next."""
         self.pending.append(decision)
         if len(self.pending) == TOGETHER:
             self.flush()
@@ -102,13 +103,16 @@ class DecisionLog:
         self.pending.clear()
         for name, values in zip(PLAIN, columns, strict=False):
             getattr(self, name).extend(values)
-        reasons, candidates, signals, believed, prompts, prefixes = columns[len(PLAIN) :]
+        reasons, candidates, rows, others, believed, prompts, prefixes = columns[len(PLAIN) :]
         self.reason.extend(map(self.reasons.number, reasons))
         self.candidates.extend(candidates)
         ends = list(accumulate(map(len, believed), initial=len(self.believed)))
         self.first.fromlist(ends[:-1])
-        for column, values in zip(self.signals.values(), zip(*signals, strict=True), strict=True):
-            column.fromlist(list(chain.from_iterable(values)))
+        signals = chain(
+            zip(*chain.from_iterable(rows), strict=True), map(chain.from_iterable, zip(*others, strict=True))
+        )
+        for column, cells in zip(self.signals.values(), signals, strict=True):
+            column.fromlist(list(cells))
         self.believed.fromlist(list(chain.from_iterable(believed)))
         self.prompt_tokens.extend(prompts)
         self.prefix.extend(prefixes)
@@ -131,6 +135,10 @@ class DecisionLog:
                 fresh += row
             return
         halves = [card] if card.prefill is None else [card, card.prefill]
+        if not any(half.totals or half.scores for half in halves):  # as with policies that give no scores
+            self.scorers.append(self.cards.number(()))
+            fresh += [nan] * len(names)
+            return
         scorers = tuple(dict.fromkeys(name for half in halves for name in half.scores))
         self.scorers.append(self.cards.number(scorers))
         for scorer in (None, *scorers):
@@ -182,12 +190,13 @@ class RouterJournal:
         self.index = context.hidden_index() if self.own else context.indexes[0]
         self.log.views, self.log.block_tokens = views, self.index.block_tokens
         names = recorded_signals({*reported, *self.log.known})
-        self.getters: list[Callable[[InstanceView], Any]] = [attrgetter(name) for name in names if name != "tier_used"]
         stores: list[str] = []
         if "tier_used" in names:
+            names.remove("tier_used")
             stores = list(dict.fromkeys(store for view in views for store in view.tier_blocks))
-            self.getters += [partial(_store_used, store) for store in stores]
-        self.log.watch([*(name for name in names if name != "tier_used"), *(f"tier_used.{store}" for store in stores)])
+        self.read: Callable[[InstanceView], tuple[Any, ...]] = attrgetter(*names)  # several signals, so a tuple
+        self.getters = [partial(_store_used, store) for store in stores]
+        self.log.watch([*names, *(f"tier_used.{store}" for store in stores)])
 
     def on_refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None:
         if isinstance(verdict, Reject):
@@ -215,14 +224,14 @@ class RouterJournal:
             self.all = self.candidates == self.all_places
             self.used = ()
         matches = self.index.matches(request.path)
-        signals = [list(map(getter, instances)) for getter in self.getters]
+        others = [list(map(getter, instances)) for getter in self.getters]
         if log.used is not None and log.unseen:
             used = log.used(now_ps)
             if used is not self.used:  # with polled signals, the same object until the next poll
                 self.used = used
                 among = used if self.all else [used[index] for index in self.candidates]
                 self.used_signals = [list(map(getter, among)) for getter in log.unseen]
-            signals += self.used_signals
+            others += self.used_signals
         log.take(
             request.id,
             now_ps,
@@ -232,7 +241,8 @@ class RouterJournal:
             priority.score if route.priority is None else route.priority,
             route.reason,
             self.number,
-            signals,
+            list(map(self.read, instances)),
+            others,
             matches if self.all else [matches[index] for index in self.candidates],
             request.prompt_tokens,
             request.path.keys[0] & LARGEST_KEY if request.path.keys else 0,

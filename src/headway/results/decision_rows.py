@@ -111,25 +111,35 @@ class DecisionRows:
         ]
         columns["believed_tokens"] = [believed[at : at + count] for at in starts]
         loads = [list(map(sub, prompts, believed)), *map(flat.__getitem__, LOAD)]
-        estimates = [
-            self._estimate(columns, log.views[index], [load[place::count] for load in loads])
-            for place, index in enumerate(candidates)
-        ]
-        columns["estimated_ttft_ps"] = transposed(estimates, len(firsts))
+        needed = self._needed_roles(columns, candidates)
+        columns["estimated_ttft_ps"] = transposed(
+            [
+                self._estimate(log.views[index], needed, [load[place::count] for load in loads])
+                for place, index in enumerate(candidates)
+            ],
+            len(firsts),
+        )
 
-    def _estimate(self, columns: Columns, view: InstanceView, loads: list[list[int]]) -> list[int]:
+    def _needed_roles(self, columns: Columns, candidates: Sequence[int]) -> list[str]:
+        """Return for each decision the role of the instances that compute its prompt. If all candidates have the role
+        both, return an empty list."""
+        views = self.log.views
+        if all(views[index].role == "both" for index in candidates):
+            return []
+        decisions = zip(columns["prefill"], columns["target"], strict=True)
+        return ["decode" if prefill < 0 and views[at].role == "decode" else "prefill" for prefill, at in decisions]
+
+    def _estimate(self, view: InstanceView, needed: list[str], loads: list[list[int]]) -> list[int]:
         """Return the TTFT that the latency model estimates for an instance; -1 for prompts that the instance cannot
-        compute. `loads` has the tokens to compute, and the signals of LOAD."""
+        compute. `needed` has the roles that can, `loads` the tokens to compute and the signals of LOAD."""
         estimate, role = view.estimate, view.role
         if role == "both":
             return [round(estimate(*load) * PS_PER_SECOND) for load in zip(*loads, strict=True)]
-        views = self.log.views
-        decisions = zip(columns["prefill"], columns["target"], strict=True)
-        # the role of the instances that compute each prompt
-        able = ["decode" if prefill < 0 and views[at].role == "decode" else "prefill" for prefill, at in decisions]
+        if role not in needed:
+            return [-1] * len(needed)
         return [
-            round(estimate(*load) * PS_PER_SECOND) if role == needed else -1
-            for needed, load in zip(able, zip(*loads, strict=True), strict=True)
+            round(estimate(*load) * PS_PER_SECOND) if role == able else -1
+            for able, load in zip(needed, zip(*loads, strict=True), strict=True)
         ]
 
     def _read_past(self, columns: Columns, places: Sequence[int], candidates: Sequence[int]) -> None:

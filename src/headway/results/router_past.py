@@ -11,6 +11,7 @@ decisions.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import accumulate, chain, repeat
 from operator import neg, sub
@@ -67,7 +68,7 @@ class Steps(Struct, Generic[Value], eq=False, gc=False):
 
 def sums_in_window(amounts: list[tuple[int, int]]) -> tuple[list[int], list[int], list[int]]:
     """Return how the amounts in a sliding window change: the times of the changes, the sum from each of them on, and
-    the number of amounts. `amounts` are pairs of time and amount."""
+    the number of amounts. `amounts` are pairs of time and amount; sort them."""
     amounts.sort()
     times = [at for at, _ in amounts]
     times += [at + WINDOW_PS for at in times]  # each amount enters the window, and then leaves it
@@ -93,7 +94,7 @@ def hit_rate(starts: list[tuple[int, int, int]]) -> Steps[float]:
     cached, tokens = (list(accumulate((each[place] for each in starts), initial=0)) for place in (1, 2))
     rates = [0.0]
     for end in range(1, len(starts) + 1):
-        begin = max(0, end - HIT_REQUESTS)
+        begin = end - HIT_REQUESTS if end > HIT_REQUESTS else 0
         count = tokens[end] - tokens[begin]
         rates.append((cached[end] - cached[begin]) / count if count else 0.0)
     return Steps([at + 1 for at, *_ in starts], rates)
@@ -104,8 +105,8 @@ NO_HITS: Final = Steps([], [0.0])
 
 
 class Arrivals(Struct):
-    """The requests of one tenant: rows and times of arrival; admissions, as `RouterPast.turn` numbers them; ends of
-    admitted requests."""
+    """The requests of one tenant: rows and times of arrival; admissions, each as its time multiplied by the number of
+    all requests, plus its row; ends of admitted requests."""
 
     rows: list[int] = []
     times: list[int] = []
@@ -124,15 +125,23 @@ class RouterPast:
         self.arrival, self.admitted = list(requests.column("arrival_ps")), requests.column("admitted_ps")
         self.tenant, self.slo_class = list(requests.column("tenant")), requests.column("slo_class")
         self.again: set[int] = set()  # indices of the decisions on requests that had been sent before
-        self.sent_before: list[int] = []  # for each decision: number of other requests that had been sent
+        self.sent_before: Sequence[int] = range(len(decided))  # for each decision: requests that had been sent before
+        routed = set(decided)
+        if len(routed) < len(decided):
+            self._read_repeats(decided)
+        self._read_ends(requests, routed)
+        self._read_latencies(requests)
+
+    def _read_repeats(self, decided: Sequence[int]) -> None:
+        """Find the decisions on requests that had been sent before, such as retries."""
         routed: set[int] = set()
+        sent_before = []
         for place, row in enumerate(decided):
             if row in routed:
                 self.again.add(place)
-            self.sent_before.append(len(routed))
+            sent_before.append(len(routed))
             routed.add(row)
-        self._read_ends(requests, routed)
-        self._read_latencies(requests)
+        self.sent_before = sent_before
 
     def _read_ends(self, requests: Table, routed: set[int]) -> None:
         ends: list[tuple[int, int]] = []
@@ -140,14 +149,15 @@ class RouterPast:
         self.tenants: dict[str, Arrivals] = {}
         columns = [requests.column(name) for name in ("finished_ps", "output_tokens")]
         rows = zip(self.tenant, self.arrival, self.admitted, *columns, strict=True)
+        tenants, total = self.tenants, self.count
         for row, (name, came, let_in, end, count) in enumerate(rows):
-            own = self.tenants.get(name)
+            own = tenants.get(name)
             if own is None:
-                own = self.tenants[name] = Arrivals()
+                own = tenants[name] = Arrivals()
             own.rows.append(row)
             own.times.append(came)
             if let_in >= 0:
-                own.admitted.append(self.turn(let_in, row))
+                own.admitted.append(let_in * total + row)
                 if end >= 0:
                     own.ended.append(end)
             if end >= 0 and row in routed:
@@ -155,18 +165,18 @@ class RouterPast:
             elif end >= 0 and let_in >= 0:
                 self.left.append(end)
         self.left.sort()
-        for own in self.tenants.values():
+        for own in tenants.values():
             own.admitted.sort()
             own.ended.sort()
-        self.let_in = sorted(chain.from_iterable(own.admitted for own in self.tenants.values()))
-        self.ended = sorted(end for end, _ in ends)
+        self.let_in = sorted(chain.from_iterable(own.admitted for own in tenants.values()))
         changes, sums, _ = sums_in_window(ends)
-        self.throughput = Steps(changes, [0.0, *(total * PS_PER_SECOND / WINDOW_PS for total in sums)])
+        self.ended = [end for end, _ in ends]  # now sorted
+        self.throughput = Steps(changes, [0.0, *(tokens * PS_PER_SECOND / WINDOW_PS for tokens in sums)])
 
     def _read_latencies(self, requests: Table) -> None:
-        firsts: dict[int, list[tuple[int, int]]] = {}
-        steps: dict[int, list[tuple[int, int]]] = {}
-        starts: dict[int, list[tuple[int, int, int]]] = {}
+        firsts: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        steps: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        starts: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
         names = (
             "first_token_ps", "finished_ps", "output_tokens", "outcome", "instance", "prefill_instance", "started_ps",
             "cached_tokens", "prompt_tokens",
@@ -174,20 +184,16 @@ class RouterPast:
         rows = zip(self.arrival, *map(requests.column, names), strict=True)
         for came, began, end, count, outcome, index, prefill, started, cached, tokens in rows:
             if began >= 0:
-                firsts.setdefault(index, []).append((began, began - came))
+                firsts[index].append((began, began - came))
                 if count > 1 and outcome == "completed":
-                    steps.setdefault(index, []).append((end, (end - began) // (count - 1)))
+                    steps[index].append((end, (end - began) // (count - 1)))
             if started >= 0:
-                starts.setdefault(index if prefill < 0 else prefill, []).append((started, cached, tokens))
+                starts[index if prefill < 0 else prefill].append((started, cached, tokens))
         self.recent = {  # the signals of each instance
             "recent_ttft": {index: mean_seconds(amounts) for index, amounts in firsts.items()},
             "recent_tpot": {index: mean_seconds(amounts) for index, amounts in steps.items()},
         }
         self.hits = {index: hit_rate(each) for index, each in starts.items()}
-
-    def turn(self, at_ps: int, row: int) -> int:
-        """Return a number that orders events by time and then by request."""
-        return at_ps * self.count + row
 
     def states(
         self, places: Sequence[int], rows: Sequence[int], now_ps: Sequence[int]
@@ -200,8 +206,10 @@ class RouterPast:
             seen = list(map(bisect_right, repeat(arrival), now_ps))
             before = [(now + 1) * count for now in now_ps]
         else:  # requests with the same arrival time but a later row have not arrived yet
-            firsts = map(bisect_left, repeat(arrival), now_ps)
-            seen = [first if first > row else row + 1 for first, row in zip(firsts, rows, strict=True)]
+            seen = [
+                row + 1 if arrival[row] == now or (first := bisect_left(arrival, now)) <= row else first
+                for row, now in zip(rows, now_ps, strict=True)
+            ]
             before = [now * count + row for now, row in zip(now_ps, rows, strict=True)]
         # whether the request had been admitted before this decision, so that the counts of admissions include it
         last = 1 if self.queues else 0

@@ -75,7 +75,8 @@ class DecisionRow(Struct, array_like=True, gc=False):
     priority: float
     reason: str
     candidates: int  # index of the set of candidates in `LogDocument.sets`
-    signals: list[list[Any]]
+    rows: list[list[Any]]
+    others: list[list[Any]]
     believed: list[int]
     prompt_tokens: int
     prefix: int
@@ -109,7 +110,7 @@ class LogDocument(Struct):
 
     rows: list[bytes]  # encoded groups of DecisionRow
     sets: Sequence[tuple[int, ...]]
-    signals: list[str]  # names of the signals, in the order of `DecisionRow.signals`
+    signals: list[str]  # names of the signals, in the order of `DecisionLog.watch`
     block_tokens: int
     verdicts: list[Verdict]
     priorities: list[PriorityRecord] = []
