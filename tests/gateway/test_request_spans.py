@@ -113,6 +113,30 @@ def test_a_gateway_before_an_unknown_engine_names_the_api_as_its_provider(traced
     assert "gen_ai.provider.name" not in server.attributes  # the server's span is no call of a model
 
 
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("path", "prompt", "provider", "answer"),
+    [("messages", "messages", "anthropic", "msg_"), ("responses", "input", "openai", "resp_")],
+)
+def test_every_api_has_the_same_attributes(traced, path, prompt, provider, answer, stream):
+    from emulated import Emulated
+
+    engines = Emulated(speed=20.0)
+    try:
+        gateway, spans = traced(0, backends={"a": engines.url()})
+        model, text = "llama-3.1-8b", [{"role": "user", "content": "what is a router? " * 20}]
+        body = {"model": model, prompt: text, "max_tokens": 5, "max_output_tokens": 5, "stream": stream}
+        assert fetch(f"{gateway.url}/{path}", json.dumps(body).encode()).status == 200
+        _, client = both(gateway, spans)
+    finally:
+        engines.stop()
+    told = genai(client)
+    assert client.name == f"chat {model}" and told["gen_ai.provider.name"] == provider
+    assert told["gen_ai.response.model"] == model and told["gen_ai.response.id"].startswith(answer)
+    assert told["gen_ai.usage.output_tokens"] == 5 and told["gen_ai.usage.input_tokens"] > 60
+    assert ("gen_ai.response.time_to_first_chunk" in told) is stream
+
+
 async def usage(body):
     return {"usage": {"prompt_tokens": 3, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 2}}}
 

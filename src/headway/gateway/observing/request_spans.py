@@ -38,7 +38,9 @@ OPERATIONS: Final = {
     "completion": "text_completion",
     "embedding": "embeddings",
 }
-OPENAI: Final = "openai"  # the provider of engines whose kind the file does not name: they speak OpenAI's API
+# The provider of an engine whose kind the file does not name is its API.
+OPENAI: Final = "openai"
+PROVIDERS: Final = {"messages": "anthropic"}  # by kind of request, if it is not OPENAI
 ERRORS: Final = {"timed_out": "timeout"}  # outcomes with an error type of the conventions
 PS_PER_NS: Final = 1000
 MOST_SCORES: Final = 64  # maximum number of candidates that a span shows of a scorecard
@@ -144,7 +146,7 @@ class Tracing:
     ) -> None:
         address, kind = backend.address, backend.spec.engine
         attributes = {**common, "server.address": address.host, "server.port": address.port}
-        attributes["gen_ai.provider.name"] = OPENAI if kind == "auto" else kind
+        attributes["gen_ai.provider.name"] = PROVIDERS.get(exchange.request.kind, OPENAI) if kind == "auto" else kind
         name = f"{common['gen_ai.operation.name']} {common['gen_ai.request.model']}".strip()
         tally = exchange.tally
         if tally.tokens:
