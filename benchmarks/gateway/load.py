@@ -8,24 +8,27 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import ssl
 import time
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import httptools
 import uvloop
 
 PROMPTS = 64
+Connect = Callable[["Client"], Coroutine[Any, Any, Any]]
 KEY = "sk-benchmark-of-gateways"  # LiteLLM requires a key
 
 
-def requests(prompt_bytes: int, stream: bool) -> list[bytes]:
+def requests(prompt_bytes: int, stream: bool, key: str = KEY) -> list[bytes]:
     found = []
     for number in range(PROMPTS):
         text = (f"Prompt {number} of many, " * (1 + prompt_bytes // 20))[:prompt_bytes]
         body = json.dumps({"model": "dummy", "messages": [{"role": "user", "content": text}], "stream": stream})
         head = (
             "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-            f"authorization: Bearer {KEY}\r\ncontent-length: {len(body)}\r\n\r\n"
+            f"authorization: Bearer {key}\r\ncontent-length: {len(body)}\r\n\r\n"
         )
         found.append((head + body).encode())
     return found
@@ -34,12 +37,15 @@ def requests(prompt_bytes: int, stream: bool) -> list[bytes]:
 class Load:
     """The measurements of all clients together."""
 
-    def __init__(self, asked: list[bytes], every_s: float = 0.0) -> None:
+    def __init__(self, asked: list[bytes], every_s: float = 0.0, connect: Connect | None = None) -> None:
+        """`connect` opens a connection for each request; None: clients keep their connections."""
+        self.connect = connect
         self.asked, self.every_s = asked, every_s  # `every_s`: interval between a client's requests; 0: no wait
         self.count = self.errors = self.reads = 0
         self.latencies: list[float] = []
         self.firsts: list[float] = []
         self.over = False
+        self.opening: set[asyncio.Task[Any]] = set()
 
 
 class Client(asyncio.Protocol):
@@ -79,10 +85,18 @@ class Client(asyncio.Protocol):
         load.latencies.append(time.perf_counter() - self.began)
         load.firsts.append(self.first - self.began)
         self.due += load.every_s
+        if load.connect is not None:
+            self.transport.close()
+            return
         self.loop.call_at(self.due, self.ask) if load.every_s else self.loop.call_soon(self.ask)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.load.errors += not self.load.over
+        load = self.load
+        if load.connect is not None and not load.over:
+            load.opening.add(task := self.loop.create_task(load.connect(self)))
+            task.add_done_callback(load.opening.discard)
+            return
+        load.errors += not load.over
         if not self.done.done():
             self.done.set_result(None)
 
@@ -93,18 +107,36 @@ def share(values: list[float], part: float) -> float:
 
 
 async def run(
-    port: int, clients: int, seconds: float, prompt_bytes: int, stream: bool, rate: float = 0.0
+    port: int,
+    clients: int,
+    seconds: float,
+    prompt_bytes: int,
+    stream: bool,
+    rate: float = 0.0,
+    key: str = KEY,
+    tls: bool = False,
+    reconnect: bool = False,
 ) -> dict[str, Any]:
-    load = Load(requests(prompt_bytes, stream), clients / rate if rate else 0.0)
     loop = asyncio.get_running_loop()
+    context = ssl._create_unverified_context() if tls else None
+
+    async def connect(client: Client) -> None:
+        try:
+            await loop.create_connection(lambda: client, "127.0.0.1", port, ssl=context)
+        except OSError:
+            client.load.errors += not client.load.over
+            client.done.set_result(None)
+
+    load = Load(requests(prompt_bytes, stream, key), clients / rate if rate else 0.0, connect if reconnect else None)
     started = time.perf_counter()
     made = []
     for number in range(clients):
-        made.append(await loop.create_connection(lambda number=number: Client(load, number), "127.0.0.1", port))
+        made.append(Client(load, number))
+        await connect(made[-1])
         await asyncio.sleep(load.every_s / clients)  # with a rate, the clients start evenly spaced
     await asyncio.sleep(seconds - load.every_s)
     load.over = True
-    await asyncio.wait([client.done for _, client in made], timeout=30)
+    await asyncio.wait([client.done for client in made], timeout=30)
     return {
         "requests": load.count,
         "errors": load.errors,
@@ -125,8 +157,11 @@ def main() -> None:
     parser.add_argument("--prompt-bytes", type=int, default=200)
     parser.add_argument("--stream", action="store_true")
     parser.add_argument("--rate", type=float, default=0.0, help="requests a second of all clients; 0: all they can")
+    parser.add_argument("--key", default=KEY)
+    parser.add_argument("--tls", action="store_true")
+    parser.add_argument("--reconnect", action="store_true", help="one connection a request")
     given = parser.parse_args()
-    found = run(given.port, given.clients, given.seconds, given.prompt_bytes, given.stream, given.rate)
+    found = run(**vars(given))
     print(json.dumps(uvloop.run(found)))
 
 

@@ -10,6 +10,7 @@ import yaml
 
 pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 
+from asking import chat
 from openai_client import openai, openai_client
 
 from headway.cli import status
@@ -71,6 +72,23 @@ def test_the_engine_never_sees_the_key(live, tmp_path):
     ask(gateway, keys["ann"])
     assert b"authorization" not in gateway.engines[0].fields[0]
     assert keys["ann"].encode() not in b"".join(gateway.engines[0].fields[0].values())
+
+
+@pytest.mark.parametrize("header", ["x-api-key", "api-key", "X-Api-Key"])
+def test_a_key_may_come_in_the_headers_of_other_clients(live, tmp_path, header):
+    file, keys = ring(tmp_path)
+    gateway = live(1, keys=file)
+    assert chat(gateway, **{header: keys["ann"]}).status == 200
+    assert chat(gateway, **{header: keys["ann"], "Authorization": "Bearer sk-of-another-server"}).status == 200
+    assert chat(gateway, **{header: "sk-wrong"}).status == chat(gateway).status == 401
+    assert all(keys["ann"].encode() not in b"".join(fields.values()) for fields in gateway.engines[0].fields)
+    assert not any(b"authorization" in fields for fields in gateway.engines[0].fields)
+
+
+def test_without_keys_an_engine_gets_the_headers_of_the_client(live):
+    gateway = live(1)
+    assert chat(gateway, **{"x-api-key": "of-the-engine"}).status == 200
+    assert gateway.engines[0].fields[0][b"x-api-key"] == b"of-the-engine"
 
 
 def test_the_key_overrides_the_tenant_header(live, tmp_path):

@@ -9,6 +9,7 @@ import re
 import shlex
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import urllib.error
@@ -29,6 +30,7 @@ pytest.importorskip("xxhash", reason="the extra `gateway` is not installed")
 
 from headway.errors import HeadwayError
 from headway.gateway import gateway_process
+from headway.gateway.api_keys import new_key
 from headway.gateway.config import Config
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -42,7 +44,7 @@ class Gateway:
         assert process.stderr is not None
         self.process, self.file, self.lines = process, file, process.stderr
         self.log: list[str] = []
-        self.url = re.findall(r"http://[\d.:]+", self.wait_for("Ctrl-C or SIGTERM"))[-1]
+        self.url = re.findall(r"https?://[\d.:]+", self.wait_for("Ctrl-C or SIGTERM"))[-1]
 
     def wait_for(self, text: str) -> str:
         """Return the next line of the log with this text."""
@@ -111,6 +113,48 @@ def test_a_gateway_serves_until_a_signal_and_reloads_its_file_at_another(serve) 
         assert "reloaded (backends)" in gateway.wait_for("reloaded")
         with gateway.request() as answer:
             assert answer.headers["x-headway-target"] == "b"
+        gateway.end()
+
+
+@pytest.mark.full
+def test_worker_processes_share_limits_certificates_and_probes(serve, tmp_path: Path) -> None:
+    trustme = pytest.importorskip("trustme", reason="the extra `dev` is not installed")
+    authority, key = trustme.CA(), new_key()
+    for number in range(2):
+        issued = authority.issue_cert("127.0.0.1")
+        issued.cert_chain_pems[0].write_to_path(tmp_path / f"{number}.pem")
+        issued.private_key_pem.write_to_path(tmp_path / f"{number}.key")
+    for name in ("pem", "key"):
+        (tmp_path / f"server.{name}").write_bytes((tmp_path / f"0.{name}").read_bytes())
+    (tmp_path / "keys.yaml").write_text(f"ann: {{sha256: {key[1]}, rate: 1/min, burst: 10}}\n")
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        probes = taken.getsockname()[1]
+    settings = f"tls: {{certificate: server.pem, key: server.key}}\nkeys: keys.yaml\nprobes: 127.0.0.1:{probes}\n"
+
+    def ask() -> int:
+        """Ask on a new connection, which the kernel gives to any of the processes."""
+        url = gateway.url
+        request = urllib.request.Request(f"{url}/v1/chat/completions", DATA, {"x-api-key": key[0]})
+        try:
+            with urllib.request.urlopen(request, timeout=300, context=context) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    with serve(settings, "--workers", "3") as gateway:
+        assert [ask() for _ in range(14)] == [200] * 10 + [429] * 4
+        where = ("127.0.0.1", int(gateway.url.rpartition(":")[2]))
+        for name in ("pem", "key"):
+            (tmp_path / f"server.{name}").write_bytes((tmp_path / f"1.{name}").read_bytes())
+        gateway.signal(signal.SIGHUP)
+        new = (tmp_path / "1.pem").read_text().strip()
+        until(lambda: all(ssl.get_server_certificate(where).strip() == new for _ in range(12)))
+        for _ in range(6):
+            with urllib.request.urlopen(f"http://127.0.0.1:{probes}/readyz", timeout=60) as answer:
+                assert answer.status == 200
         gateway.end()
 
 

@@ -22,6 +22,7 @@ from asking import ADMIN, KEY, chat, component
 
 from headway.errors import HeadwayError
 from headway.gateway.config import Config
+from headway.gateway.doctor.engine_checks import ask_engines
 
 PAST = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 NO_CIPHER = "Cipher is (NONE)"
@@ -226,6 +227,8 @@ def test_the_gateway_shows_an_engine_its_certificate(live, authority):
     assert chat(gateway).status == 200
     checks = component(gateway, "Checks")
     gateway.until(lambda: [pulse.answered for pulse in checks.pulses.values()] == [True])
+    (examined,) = asyncio.run(ask_engines(list(gateway.app.config.backends.values()), "/health"))
+    assert examined.health.status == 200
 
 
 @pytest.mark.parametrize(

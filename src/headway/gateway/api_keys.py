@@ -4,35 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from msgspec import Meta, Struct
-
 from headway.config.documents import read_yaml
-from headway.config.keys import RATE, Doc, Unit
+from headway.config.keys import Doc
 from headway.config.section import read
-from headway.config.units import rate
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.gateway.settings import check_name, read_text
+from headway.gateway.usage import Account, KeyLimits, Ledger, Refusal
 
 PREFIX: Final = "hw-"
 BEARER: Final = b"bearer "
+OTHER_HEADERS: Final = (b"x-api-key", b"api-key")  # of Anthropic's clients, and of Azure's
 
 
-Rate = Annotated[float, Unit("rate", lambda value, where: float(rate(value, where)), "{:g}/s".format, form=RATE)]
-Many = Annotated[int, Meta(ge=1, le=10**6)]
-
-
-class ApiKey(Struct):
+class ApiKey(KeyLimits, kw_only=True):
     """An entry of the key file."""
 
     sha256: Annotated[str, "hash of the key: 64 hex digits, as `headway key` prints them"]
-    rate: Annotated[Rate | None, "mean request rate allowed"] = None
-    burst: Annotated[Many | None, Doc("requests allowed at once", default="one second's worth of `rate`")] = None
-    concurrency: Annotated[Many | None, "requests allowed in flight"] = None
     tenant: Annotated[str | None, Doc("tenant of its requests", default="name of the key")] = None
     slo_class: Annotated[str, "most important SLO class of its requests; a request may ask for a later one"] = (
         "standard"
@@ -43,54 +35,41 @@ class ApiKey(Struct):
     ] = None
 
 
-class Refusal(Struct, frozen=True):
-    status: int
-    why: str
-    retry_after: int = 1  # number of seconds after which the client may retry
-
-
 UNKNOWN: Final = Refusal(401, "the API key is missing or unknown")
 FORBIDDEN: Final = Refusal(403, "the API key may not use this model")
 
 
 class Key:
-    """A key with its owner, its limits and its current usage."""
+    """Who sends a request: its name, its tenant, what it may ask for, and the account of its limits."""
 
-    def __init__(self, name: str, limits: ApiKey) -> None:
-        self.name, self.tenant, self.slo_class = name, limits.tenant or name, limits.slo_class
-        self.rate, self.concurrency = limits.rate, limits.concurrency
-        self.burst = float(limits.burst or max(1.0, self.rate or 1.0))
-        self.models = None if limits.models is None else frozenset(limits.models)
-        self.tokens, self.stamp, self.inflight = self.burst, 0.0, 0
+    def __init__(
+        self, name: str, tenant: str, slo_class: str, models: Collection[str] | None, account: Account
+    ) -> None:
+        self.name, self.tenant, self.slo_class, self.account = name, tenant, slo_class, account
+        self.models = None if models is None else frozenset(models)
+
+    @property
+    def inflight(self) -> int:
+        return self.account.inflight
 
     def take(self, now: float) -> Refusal | None:
-        """Count a request as in flight until `release`. If a limit forbids the request, return the refusal instead."""
-        if self.concurrency is not None and self.inflight >= self.concurrency:
-            return Refusal(429, f"the API key has {self.concurrency} requests in flight, its limit; retry later")
-        if self.rate is not None:
-            self.tokens = min(self.burst, self.tokens + (now - self.stamp) * self.rate)
-            self.stamp = now
-            if self.tokens < 1.0:
-                wait = (1.0 - self.tokens) / self.rate
-                text = f"the API key is limited to {self.rate:g} requests per second"
-                return Refusal(429, text, max(1, int(wait + 0.999)))
-            self.tokens -= 1.0
-        self.inflight += 1
-        return None
+        """Count a request until `release`. If a limit forbids the request, return the refusal instead."""
+        return self.account.take(now)
 
     def release(self) -> None:
-        self.inflight -= 1
+        self.account.release()
 
     def renew(self, other: Key) -> None:
         """Adopt the limits of a new version of the key, but keep the current usage."""
-        for name in ("name", "rate", "burst", "concurrency", "tenant", "slo_class", "models"):
+        for name in ("name", "tenant", "slo_class", "models"):
             setattr(self, name, getattr(other, name))
-        self.tokens = min(self.burst, self.tokens)
+        self.account.change(other.account.limits)
 
 
 class Keyring:
     def __init__(self, keys: Mapping[bytes, Key]) -> None:
         self.keys = dict(keys)  # keys by their hash
+        self.ledger: Ledger | None = None  # accounts that outlive a reload, and that processes or gateways share
 
     @classmethod
     def read(cls, file: Any, where: str) -> Keyring:
@@ -115,21 +94,37 @@ class Keyring:
             if digest in owners:
                 other = owners[digest].name
                 raise HeadwayError(f"{place}.sha256: {other} has the same hash. Create a separate key for each name.")
-            owners[digest] = Key(str(name), limits)
+            tenant = limits.tenant or str(name)
+            owners[digest] = Key(str(name), tenant, limits.slo_class, limits.models, Account(limits, digest))
         return cls(owners)
+
+    def use(self, ledger: Ledger) -> None:
+        """Count the usage of all keys in this ledger."""
+        self.ledger = ledger
+        for digest, key in self.keys.items():
+            key.account = ledger.account(digest, key.account.limits)
 
     def renew(self, other: Keyring) -> None:
         """Adopt the keys and limits of a new version of the file."""
         for digest, key in other.keys.items():
             self.keys.setdefault(digest, key).renew(key)
         self.keys = {digest: self.keys[digest] for digest in other.keys}
+        if self.ledger is not None:
+            self.use(self.ledger)
 
     def owner(self, fields: Mapping[bytes, bytes]) -> Key | None:
-        """Return the key in a header `authorization: Bearer hw-...`; None if the key is missing or unknown."""
+        """Return the key in the header `authorization: Bearer KEY`, `x-api-key: KEY` or `api-key: KEY`; None if no
+        header has a known key."""
         bearer = fields.get(b"authorization", b"")
-        if bearer[:7].lower() != BEARER:
-            return None
-        return self.keys.get(hashlib.sha256(bearer[7:].strip()).digest())
+        if bearer[:7].lower() == BEARER and (key := self._find(bearer[7:])) is not None:
+            return key
+        for name in OTHER_HEADERS:
+            if name in fields and (key := self._find(fields[name])) is not None:
+                return key
+        return None
+
+    def _find(self, secret: bytes) -> Key | None:
+        return self.keys.get(hashlib.sha256(secret.strip()).digest())
 
 
 def new_key() -> tuple[str, str]:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headway.config.dated_defaults import SETS
@@ -20,6 +21,7 @@ from headway.gateway.engines.model_lists import ModelLists
 from headway.gateway.exchange import Exchange
 from headway.gateway.handover.live_handover import Handover
 from headway.gateway.intake import Intake
+from headway.gateway.json_web_tokens import WebTokens
 from headway.gateway.live_clock import Clock
 from headway.gateway.live_policies import read_policies
 from headway.gateway.live_settings import live_settings
@@ -42,6 +44,7 @@ from headway.gateway.shadow.shadows import Shadows
 from headway.gateway.signals.event_listener import Listener
 from headway.gateway.signals.polled_signals import EngineSignals
 from headway.gateway.tape import Tape
+from headway.gateway.usage import Ledger, UsageFile
 from headway.gateway.waiting import Waiting
 from headway.http.open_files import SPARE, fit_connections
 from headway.http.tls import LiveContext
@@ -118,10 +121,16 @@ class App:
         )
         self.open_files, self.files, self._limits = health.open_files, files, config.limits
         limits = fit_connections(config.limits, config.max_backends, files)
+        self.ledger = self._ledger()
+        if config.keyring is not None:
+            config.keyring.use(self.ledger)
         self.reception = Reception(
             limits, self.intake, self.services, metrics, config.keyring, config.chains, exchange_type
         )
         self.reception.aliases, self.reception.fallbacks = config.aliases, config.fallbacks
+        self.web_tokens: WebTokens | None = None
+        if config.jwt is not None:
+            self.web_tokens = self.reception.web_tokens = WebTokens(clock, config.jwt, self.ledger)
         # policies and operators
         self.shadows = Shadows(clock, plane, self.journals)
         self.switch = PolicySwitch(clock, plane, waiting, config.defaults)
@@ -130,9 +139,9 @@ class App:
         self.switch.on_change.append(self.canary.follow)
         self.peers: Peers | None = None
         if config.peers is not None:
-            self.peers = Peers(clock, plane, fleet, waiting, self.orders, config.peers)
+            self.peers = Peers(clock, plane, fleet, waiting, self.orders, config.peers, self.ledger)
             self.orders.pass_on = self.peers.order
-        optional = (self.listener, self.handover, self.peers, self.records, self.tracing)
+        optional = (self.web_tokens, self.listener, self.handover, self.peers, self.records, self.tracing)
         # The components start in this order.
         self.components: list[Component] = [
             self.tokens,
@@ -153,8 +162,15 @@ class App:
             self.components.append(self.etcd_source)
         self.file_source: FileSource | None = None
         if config.file is not None:
-            setters = live_settings(self.services, self.checks, self.intake, self.reception, self.access_log)
-            setters = {**setters, "shutdown": self._set_shutdown, "limits": self._set_limits, "tls": self._set_tls}
+            setters = live_settings(
+                self.services, self.checks, self.intake, self.reception, self.access_log, self.ledger
+            )
+            setters = {
+                **setters,
+                "shutdown": self._set_shutdown,
+                "limits": self._set_limits,
+                "tls": self._set_secrets,
+            }
             self.file_source = FileSource(clock, fleet, self.switch, self.shadows, setters, config)
             self.components.append(self.file_source)
         self._expired = clock.seconds()
@@ -181,6 +197,14 @@ class App:
             belief=config.events.belief,
         )
         return Plane(settings, journals=self.journals)
+
+    def _ledger(self) -> Ledger:
+        """Return the accounts of keys. Worker processes share a file in the folder of their sockets."""
+        worker, peers = self.config.worker, self.config.peers
+        if worker is None or peers is None:
+            return Ledger(peers=peers is not None)
+        file = Path(peers.listen.removeprefix("unix:")).with_name("usage")
+        return Ledger(UsageFile(file, worker, len(peers.to) + 1))
 
     def _tracing(self) -> Tracing | None:
         if self.config.otel is None:
@@ -254,14 +278,19 @@ class App:
             return "the gateway is shutting down"
         return "" if self.server is not None else "the gateway starts"
 
-    def _set_tls(self, config: Config) -> None:
-        """Use other certificates for new connections."""
-        admin = None if config.admin is None else config.admin.tls
-        for context, tls, where in ((self.tls, config.tls, "tls"), (self.admin_tls, admin, "admin.tls")):
+    def _set_secrets(self, config: Config) -> None:
+        """Use other certificates for new connections, other operators, and other keys of the provider of tokens."""
+        before, after = self.config.admin, config.admin
+        admin_tls = None if after is None else after.tls
+        for context, tls, where in ((self.tls, config.tls, "tls"), (self.admin_tls, admin_tls, "admin.tls")):
             if (context is None) != (tls is None):
                 log.warning("%s: TLS begins or ends at the next start", where)
             elif context is not None and tls is not None:
                 context.use(tls)
+        if before is not None and before.operators is not None and after is not None and after.operators is not None:
+            before.operators.renew(after.operators)
+        if self.web_tokens is not None:
+            self.web_tokens.provider.refresh()
 
     def _set_shutdown(self, config: Config) -> None:
         self.shutdown = config.shutdown

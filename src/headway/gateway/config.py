@@ -23,6 +23,7 @@ from headway.gateway.deciding.policy_versions import MOST_FAILURES
 from headway.gateway.engines.engine_health import HealthSettings
 from headway.gateway.engines.member import BackendSpec, read_members
 from headway.gateway.handover.live_handover import HandoverSettings
+from headway.gateway.json_web_tokens import TokenClients
 from headway.gateway.live_policies import POLICIES_FORM, read_block, read_candidate
 from headway.gateway.membership.etcd_settings import EtcdSettings
 from headway.gateway.model_fallbacks import FallbackModels, read_fallbacks
@@ -114,6 +115,7 @@ class Config(Struct, frozen=True, kw_only=True):
     keyring: Annotated[
         Keyring | None, Unit("file", Keyring.read, str, form=Form.of(str)), "file of API keys; see below"
     ] = field(default=None, name="keys")
+    jwt: Annotated[TokenClients | None, f"JSON web tokens of clients; {SECURITY}"] = None
     deadlines: Annotated[
         dict[str, int],  # SLO class -> time limit in ps
         Unit("mapping", _read_deadlines, dict, form=Form.of(dict[str, PositiveDuration])),
@@ -239,10 +241,14 @@ class Config(Struct, frozen=True, kw_only=True):
 
 def named_files(data: Json) -> list[tuple[Json, str]]:
     """Return the (mapping, key) of each value in `data` that is the path of a policy file, of a file of API keys, or of
-    a certificate or private key."""
+    a certificate, private key or other file about keys."""
     canary, shadow, backends = data.get("canary"), data.get("shadow"), data.get("backends")
     places = [(data, "policies"), (data, "keys")]
-    for section in (data, data.get("admin")):
+    if isinstance(admin := data.get("admin"), dict):
+        places.append((admin, "operators"))
+    if isinstance(jwt := data.get("jwt"), dict):
+        places += [(jwt, "jwks"), (jwt, "ca")]
+    for section in (data, admin):
         places += _tls_files(section, SERVER_FILES)
     for backend in backends.values() if isinstance(backends, dict) else ():
         places += _tls_files(backend, ENGINE_FILES)

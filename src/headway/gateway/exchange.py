@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from headway.control.flights import Answer, Flight, Queued, TimedOut
 from headway.gateway.apis.api import CHAT, Api
-from headway.http.answer_tally import AnswerTally
+from headway.http.answer_tally import PROMPT, AnswerTally
 from headway.http.forwarding import FRAMING, HOP, answer_lines, answer_start, forwarded_head
 from headway.http.known_heads import LENGTH
 from headway.http.open_files import NO_FILES
@@ -79,6 +79,8 @@ class Exchange:
     since: float = 0.0  # time at which the wait for the engine's next data began, in seconds
     prompt_work: int = 0  # prompt tokens that the engine had to compute before the first token, as far as known
     first_byte_s: float = -1.0  # time from sending the request to the first byte of the answer's body; -1: not yet
+    reserved: int = 0  # tokens that were taken from the account of the key
+    used: int = 0  # tokens that engines have used for the request, if any were reserved
     alarm: Any = None  # timer of the request's deadline
 
     def __post_init__(self, stream: bool) -> None:
@@ -457,9 +459,11 @@ class Exchange:
         self.over = True
         if self.alarm is not None:
             self.alarm.cancel()
+        self.leave(outcome, why)
         if self.key is not None:
             self.key.release()
-        self.leave(outcome, why)
+            if self.reserved:
+                self.key.account.settle(self.reserved, self.used)
 
     def leave(self, outcome: str, why: str) -> None:
         """Tell the plane that the request has left its engine or its queue. Call the listeners of ended exchanges."""
@@ -468,6 +472,9 @@ class Exchange:
         self._leave_trial()
         services = self.services
         now_ps = services.clock.now_ps()
+        if self.reserved and self.sent_ps >= 0 and self.status < 400:
+            prompt = PROMPT.search(self.tally.usage)
+            self.used += (int(prompt[1]) if prompt else self.request.prompt_tokens) + self.tally.tokens
         if self.flight is not None:
             services.plane.finished(now_ps, self.request.id, outcome, self.tally.tokens)
         elif services.waiting.exchanges.get(self.request.id) is self:

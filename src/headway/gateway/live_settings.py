@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from headway.gateway.observing.access_log import AccessLog
     from headway.gateway.reception import Reception
     from headway.gateway.services import Services
+    from headway.gateway.usage import Ledger
 
     Setters = Mapping[str, Callable[[Config], None]]
 
 
 def live_settings(
-    services: Services, checks: Checks, intake: Intake, reception: Reception, access_log: AccessLog
+    services: Services, checks: Checks, intake: Intake, reception: Reception, access_log: AccessLog, ledger: Ledger
 ) -> Setters:
     """Return the keys of the file that can change while the gateway runs, each with the function that puts its new
     value in force. A request in flight keeps the limits and the chain of models with which it began."""
@@ -28,6 +29,8 @@ def live_settings(
         """Keep the usage of known keys."""
         if reception.keyring is None or config.keyring is None:
             reception.keyring = config.keyring
+            if config.keyring is not None:
+                config.keyring.use(ledger)
         else:
             reception.keyring.renew(config.keyring)
 

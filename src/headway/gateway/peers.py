@@ -24,6 +24,7 @@ from headway.config.keys import INTERNAL, Doc, PositiveSeconds
 from headway.errors import HeadwayError
 from headway.gateway.deciding.places import Counts
 from headway.gateway.settings import address
+from headway.gateway.usage import Ledger, Usage
 from headway.types import Json, Path
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Message(Struct, omit_defaults=True):
     touches: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []  # for each sent prompt: engine, keys and ends
     figures: Json | None = None
     orders: list[list[Any]] = []
+    usage: dict[bytes, Usage] = {}  # what keys have used since the last message, by the hash of the key
 
     @property
     def frame(self) -> bytes:
@@ -77,10 +79,17 @@ class Message(Struct, omit_defaults=True):
 
 class Peers:
     def __init__(
-        self, clock: Clock, plane: Plane, fleet: Fleet, waiting: Waiting, orders: Orders, settings: PeerSettings
+        self,
+        clock: Clock,
+        plane: Plane,
+        fleet: Fleet,
+        waiting: Waiting,
+        orders: Orders,
+        settings: PeerSettings,
+        ledger: Ledger,
     ) -> None:
         self.clock, self.plane, self.fleet, self.waiting = clock, plane, fleet, waiting
-        self.operator, self.settings = orders, settings
+        self.operator, self.settings, self.ledger = orders, settings, ledger
         self.figures: dict[str, Json] = {}  # metrics of the peers, by the peer's name
         self.snapshot: Callable[[], Json] | None = None  # function that returns this process's metrics
         self.orders: list[list[Any]] = []  # orders to send with the next message
@@ -143,7 +152,7 @@ class Peers:
             proof = hmac.digest(self.settings.key, nonce + name, "sha256")
             writer.write(len(name).to_bytes(2, "big") + name + proof)
             orders = self.operator.in_effect() if self.settings.orders else []
-            writer.write(Message(self._counts({}), [], None, orders).frame)
+            writer.write(Message(self._counts({}), [], None, orders, self.ledger.inflight()).frame)
             self.connected[where] = writer
             await reader.read(1)  # the peer sends nothing, so this returns when the peer closes the connection
         finally:
@@ -159,6 +168,8 @@ class Peers:
             await asyncio.sleep(self.settings.interval_s)
             if self.connected:
                 self._send()
+            else:  # a gateway that is alone applies the limits alone
+                self.ledger.news()
 
     def _send(self) -> None:
         counts = self._counts(self._last)
@@ -169,9 +180,10 @@ class Peers:
         now, figures = self.clock.seconds(), None
         if self.snapshot is not None and now >= self._due:
             self._due, figures = now + FIGURES_S, self.snapshot()
-        if not (counts or touches or orders or figures):
+        usage = self.ledger.news()
+        if not (counts or touches or orders or figures or usage):
             return
-        data = Message(counts, touches, figures, orders).frame
+        data = Message(counts, touches, figures, orders, usage).frame
         for where, writer in list(self.connected.items()):
             if writer.transport.get_write_buffer_size() > LONGEST:  # the peer does not read its messages
                 self.connected.pop(where).close()
@@ -219,6 +231,7 @@ class Peers:
                 del self._senders[name]
                 self.figures.pop(name, None)
                 self.plane.lost(self.clock.now_ps(), name)
+                self.ledger.lose(name)
 
     def _follow(self, name: str, writer: asyncio.StreamWriter) -> None:
         """Replace the former connection of a peer by a new one. Drop the peer's counts, because the peer sends all its
@@ -228,6 +241,7 @@ class Peers:
         if former is not None:
             former.transport.abort()
             self.plane.lost(self.clock.now_ps(), name)
+            self.ledger.lose(name)
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
         nonce = secrets.token_bytes(32)
@@ -251,6 +265,7 @@ class Peers:
         if counts or touches:
             self.plane.heard(self.clock.now_ps(), name, counts, touches)
             self.waiting.nudge()
+        self.ledger.hear(name, message.usage, self.clock.seconds())
         if message.figures is not None:
             self.figures[name] = message.figures
 

@@ -15,10 +15,12 @@ from headway.gateway.apis.api import APIS, RESPONSES, api_of
 from headway.gateway.apis.response_ids import ResponseIds
 from headway.gateway.cascade.cascade import Cascade
 from headway.gateway.exchange import SHUTTING_DOWN, Exchange
+from headway.gateway.intake import NOT_YET
 from headway.gateway.model_fallbacks import Fallback, next_models
 from headway.gateway.model_names import permit, replace_model, visible_models
 from headway.gateway.observing.openapi import data_plane
 from headway.gateway.services import Services
+from headway.gateway.usage import Refusal
 from headway.http.client_limits import Limits
 from headway.http.replies import TRY_LATER, error_body
 from headway.http.request_reader import Incoming
@@ -29,9 +31,11 @@ if TYPE_CHECKING:
     from headway.gateway.api_keys import Keyring
     from headway.gateway.cascade.chains import Chain
     from headway.gateway.intake import Intake
+    from headway.gateway.json_web_tokens import WebTokens
     from headway.gateway.model_fallbacks import FallbackModels
     from headway.gateway.observing.gateway_metrics import GatewayMetrics
 
+BYTES_PER_TOKEN: Final = 4  # of a long prompt, whose tokens are not yet counted
 LOCAL: Final = (b"/v1/models", b"/health", b"/openapi.json")
 log = logging.getLogger("headway.gateway")
 
@@ -50,6 +54,7 @@ class Reception:
         """`chains` maps model names to cascades."""
         self.limits, self.intake, self.services = limits, intake, services
         self.keyring, self.chains, self.exchange_type = keyring, chains, exchange_type
+        self.web_tokens: WebTokens | None = None
         self.aliases: Mapping[str, str] = {}
         self.fallbacks: Mapping[str, FallbackModels] = {}
         self.response_ids = ResponseIds(services)
@@ -75,9 +80,10 @@ class Reception:
             self._answer(client, incoming, path)
             return
         key: Key | None = None
-        if self.keyring is not None:
-            key = self.keyring.owner(incoming.named)
-            refusal = UNKNOWN if key is None else key.take(self.seconds())
+        if self.keyring is not None or self.web_tokens is not None:
+            key, refusal = self._owner(incoming.named)
+            if key is not None:
+                refusal = key.take(self.seconds())
             if refusal is not None:
                 self._refuse(client, incoming, refusal.status, refusal.why, refusal.retry_after)
                 return
@@ -111,6 +117,10 @@ class Reception:
             else:
                 stream = bool(body.stream)
                 exchange = self.exchange_type(self.services, client, incoming, request, stream, key, api)
+            if key is not None and (refusal := self._reserve(key, exchange)) is not None:
+                key.release()
+                self._refuse(client, incoming, refusal.status, refusal.why, refusal.retry_after)
+                return
         except Exception as error:
             if key is not None:
                 key.release()
@@ -121,10 +131,29 @@ class Reception:
         client.exchange = exchange
         self.intake.begin(exchange, body, exchange.begin)
 
-    def check_sender(self, named: dict[bytes, bytes]) -> tuple[int, str] | None:
-        if self.keyring is None or self.keyring.owner(named) is not None:
+    def _reserve(self, key: Key, exchange: Exchange) -> Refusal | None:
+        """Take the tokens that the request may use from the key's account. If they exceed its limit, return the
+        refusal."""
+        account, request = key.account, exchange.request
+        if account.limits.token_rate is None:
             return None
-        return UNKNOWN.status, UNKNOWN.why
+        prompt = len(exchange.body) // BYTES_PER_TOKEN if request.path is NOT_YET else request.prompt_tokens
+        exchange.reserved = max(1, prompt + (request.max_tokens or 0))
+        return account.reserve(exchange.reserved, self.seconds())
+
+    def _owner(self, named: dict[bytes, bytes]) -> tuple[Key | None, Refusal | None]:
+        """Return the owner of a request's API key or token, or why there is none."""
+        key = None if self.keyring is None else self.keyring.owner(named)
+        if key is not None or self.web_tokens is None:
+            return key, None if key is not None else UNKNOWN
+        owner = self.web_tokens.owner(named) or UNKNOWN
+        return (None, owner) if isinstance(owner, Refusal) else (owner, None)
+
+    def check_sender(self, named: dict[bytes, bytes]) -> tuple[int, str] | None:
+        if self.keyring is None and self.web_tokens is None:
+            return None
+        refusal = self._owner(named)[1]
+        return None if refusal is None else (refusal.status, refusal.why)
 
     def report_turned_away(self, address: str, why: str) -> None:
         self._turned_away.note(address, why)
@@ -147,7 +176,7 @@ class Reception:
         elif (refusal := self.check_sender(incoming.named)) is not None:
             self._refuse(client, incoming, *refusal)
         else:
-            key = None if self.keyring is None else self.keyring.owner(incoming.named)
+            key = self._owner(incoming.named)[0]
             names = visible_models([*self.services.fleet.models, *self.chains], self.aliases, key)
             models = [{"id": name, "object": "model", "created": 0, "owned_by": "headway"} for name in names]
             client.answer(incoming, 200, msgspec.json.encode({"object": "list", "data": models}))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import hashlib
 import hmac
 from collections.abc import Callable
 from importlib import resources
@@ -21,6 +20,7 @@ import msgspec
 from headway.errors import HeadwayError, missing_extra
 from headway.gateway.engines.member import read_member
 from headway.gateway.observing import exposition
+from headway.gateway.observing.audit import LOOKS, AuditLog, Operator, digest_of
 from headway.gateway.observing.openapi import (
     TEXT,
     Operation,
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from headway.gateway.observing.status import StatusBoard
     from headway.gateway.orders import Orders
 
-LOOKS: Final = ("GET", "HEAD")
 STREAM: Final = "text/event-stream"
 MOST_DECISIONS: Final = 512
 MOST_WATCHERS: Final = 64
@@ -84,7 +83,8 @@ class Admin:
         self.board, self.orders, self.settings, self.tls = board, orders, settings, tls
         self.clock, self.fleet, self.reception = board.clock, board.fleet, board.reception
         self.policy_api = PolicyApi(board.plane, board.failures, board.canary, board.shadows, orders, self._json)
-        self.digest = hashlib.sha256(self.settings.key().encode()).digest()
+        self.owner = Operator("admin", digest_of(settings.key())) if settings.key() else None  # of the key in `key_env`
+        self.audit: AuditLog | None = None
         self.watchers = 0
         self.port = self.settings.listen[1]
         self._runner: Any = None
@@ -96,6 +96,8 @@ class Admin:
         except ImportError:
             raise missing_extra("admin", "aiohttp", "gateway") from None
         self.web = web
+        if self.settings.audit is not None:
+            self.audit = AuditLog(self.settings.audit)
 
         @web.middleware
         async def guard(request: Request, handler: Handler) -> StreamResponse:
@@ -117,6 +119,9 @@ class Admin:
     async def stop(self) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
+        if self.audit is not None:
+            self.audit.close()
+            self.audit = None
 
     def operations(self) -> list[tuple[Operation, Handler]]:
         return [*endpoints(self), *endpoints(self.policy_api)]
@@ -124,10 +129,28 @@ class Admin:
     # --- authorisation -----------------------------------------------------------------------------------------------
 
     async def _guard(self, request: Request, handler: Handler) -> StreamResponse:
-        if not (request.path == "/metrics" and self.settings.open_metrics) and not self._has_key(request):
-            answer = self._error(401, "the key of the admin API is missing or wrong")
+        operator = self._operator(request)
+        if operator is None and not (request.path == "/metrics" and self.settings.open_metrics):
+            answer: StreamResponse = self._error(401, "the key of the admin API is missing or wrong")
             answer.headers["WWW-Authenticate"] = 'Basic realm="headway", charset="UTF-8"'
-            return answer
+        elif operator is not None and not operator.may(request.method):
+            answer = self._error(403, f"the operator {operator.name} may only look")
+        else:
+            answer = await self._answer(request, handler)
+        if self.audit is not None and (request.method not in LOOKS or answer.status in (401, 403)):
+            name = None if operator is None else operator.name
+            body = "" if operator is None else await self._body(request)
+            self.audit.write(name, request.remote, request.method, request.path_qs, body, answer.status)
+        return answer
+
+    async def _body(self, request: Request) -> str:
+        """Return the body of a request for the audit log, after its answer."""
+        try:
+            return (await request.read()).decode("utf-8", "replace")
+        except (self.web.HTTPException, OSError):  # too large, or the client has gone
+            return ""
+
+    async def _answer(self, request: Request, handler: Handler) -> StreamResponse:
         try:
             return await handler(request)
         except Wrong as error:
@@ -140,17 +163,20 @@ class Admin:
                 answer.headers["Allow"] = error.headers["Allow"]
             return answer
 
-    def _has_key(self, request: Request) -> bool:
+    def _operator(self, request: Request) -> Operator | None:
+        """Return whose key the request has; None if it has no known key."""
         kind, _, rest = request.headers.get("Authorization", "").partition(" ")
         if kind.lower() == "basic" and request.method in LOOKS:
             try:
                 rest = base64.b64decode(rest.strip(), validate=True).decode().partition(":")[2]
             except (binascii.Error, UnicodeDecodeError):
-                return False
+                return None
         elif kind.lower() != "bearer":
-            return False
-        digest = hashlib.sha256(rest.strip().encode("utf-8", "surrogateescape")).digest()
-        return hmac.compare_digest(digest, self.digest)
+            return None
+        digest, operators = digest_of(rest), self.settings.operators
+        if self.owner is not None and hmac.compare_digest(digest, self.owner.digest):
+            return self.owner
+        return None if operators is None else operators.find(digest)
 
     def _error(self, code: int, why: str) -> Response:
         return self._reply(code, error_body(code, why), {})

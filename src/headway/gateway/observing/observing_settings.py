@@ -9,17 +9,26 @@ from urllib.parse import urlsplit
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from headway.config.keys import PositiveSeconds
+from headway.config.keys import Doc, Form, PositiveSeconds, Unit
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.gateway.settings import Folder, Listen
+from headway.gateway.observing.audit import Operators
+from headway.gateway.settings import File, Folder, Listen
 from headway.http.tls import ServerTls
 
 
 class AdminSettings(Struct, frozen=True):
     """The section `admin:` of a gateway's file."""
 
-    key_env: Annotated[str, "environment variable with the admin key; it must be set"]
+    key_env: Annotated[
+        str | None, Doc("environment variable with the admin key", default="required, unless `operators` is set")
+    ] = None
+    operators: Annotated[
+        Operators | None,
+        Unit("file", Operators.read, str, form=Form.of(str)),
+        "file of operators with a key each; see [Security](security.md)",
+    ] = None
+    audit: Annotated[File | None, "file for a line about each change; see [Security](security.md)"] = None
     listen: Annotated[Listen, "address and port"] = ("127.0.0.1", 8001)
     tls: Annotated[ServerTls | None, "TLS of the admin API; see [Security](security.md)"] = None
     open_metrics: Annotated[bool, "whether /metrics is open to clients without the key"] = False
@@ -28,14 +37,16 @@ class AdminSettings(Struct, frozen=True):
     ] = ()
 
     def validate(self, where: str) -> AdminSettings:
-        if not self.key():
+        if self.key_env is None and self.operators is None:
+            raise HeadwayError(f"{where}: 'key_env' is missing. Name the environment variable of the admin key.")
+        if self.key_env is not None and not self.key():
             raise HeadwayError(
                 f"{where}.key_env: the environment variable {self.key_env} is not set; set it to the admin key."
             )
         return self
 
     def key(self) -> str:
-        return os.environ.get(self.key_env, "").strip()
+        return "" if self.key_env is None else os.environ.get(self.key_env, "").strip()
 
 
 class OtelSettings(Struct, frozen=True):
