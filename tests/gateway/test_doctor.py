@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
@@ -11,6 +12,7 @@ from email.utils import format_datetime
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -25,6 +27,7 @@ from headway.gateway.doctor import examine as doctor
 from headway.gateway.doctor import file_checks
 from headway.gateway.doctor.engine_checks import _skew
 from headway.gateway.doctor.problems import Report
+from headway.gateway.doctor.provider_checks import check_provider
 from headway.gateway.doctor.running_checks import check_metrics, check_status
 
 LOAD = "vllm:num_requests_running 1\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.5\n"
@@ -37,7 +40,8 @@ def models(*names):
 
 
 class Pages(BaseHTTPRequestHandler):
-    """An engine that serves pages. `pages` maps a path to a status and a text; other paths have status 404."""
+    """An engine that serves pages. `pages` maps a path to a status and a text, in which URL is the engine's URL. Other
+    paths have status 404."""
 
     def __init__(self, pages, ahead_s, key, *arguments):
         self.pages, self.ahead_s, self.key = pages, ahead_s, key
@@ -47,6 +51,7 @@ class Pages(BaseHTTPRequestHandler):
         status, text = self.pages.get(self.path, (404, "no such page"))
         if self.key is not None and self.headers["authorization"] != f"Bearer {self.key}":
             status, text = 401, "no"
+        text = text.replace("URL", f"http://{self.headers['host']}")
         self.send_response_only(status)
         self.send_header("Date", format_datetime(datetime.now(UTC) + timedelta(seconds=self.ahead_s), usegmt=True))
         self.send_header("Content-Length", str(len(text.encode())))
@@ -287,6 +292,28 @@ def test_etcd_that_does_not_answer_is_told(examine):
     report = examine({"etcd": f"127.0.0.1:{free_port()}"})
     only(report, "etcd", "no endpoint answers", "error")
     assert report.checked == ["file", "etcd"]
+
+
+@pytest.mark.parametrize(
+    ("pages", "jwks", "where", "part"),
+    [
+        ({".well-known__openid-configuration": '{"jwks_uri": "URL/keys"}', "keys": '{"keys": [{}]}'}, None, None, ""),
+        ({".well-known__openid-configuration": "{}"}, None, "jwt.issuer", "names no keys (status 200)"),
+        ({}, None, "jwt.issuer", "names no keys (status 404)"),
+        ({"keys": '{"keys": [{}]}'}, "URL/keys", None, ""),
+        ({"keys": '{"keys": []}'}, "URL/keys", "jwt.jwks", "has no keys (status 200)"),
+        ({}, "/no/such/file", "jwt.jwks", "cannot be read"),
+    ],
+)
+def test_a_provider_without_keys_is_told(engine, pages, jwks, where, part):
+    provider = engine(**pages)
+    jwt = SimpleNamespace(issuer=provider, jwks=jwks and jwks.replace("URL", provider), ca=None)
+    report = Report("gateway.yaml")
+    asyncio.run(check_provider(jwt, report))
+    if where is None:
+        assert report.problems == []
+    else:
+        only(report, where, part, "error")
 
 
 # --- a running gateway -----------------------------------------------------------------------------------------------

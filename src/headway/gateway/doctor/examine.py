@@ -28,6 +28,7 @@ from headway.gateway.doctor.engine_checks import (
 from headway.gateway.doctor.file_checks import check_file, stand_in_keys
 from headway.gateway.doctor.policy_checks import check_signals, seeks_prefixes
 from headway.gateway.doctor.problems import Report
+from headway.gateway.doctor.provider_checks import check_provider
 from headway.gateway.doctor.running_checks import check_metrics, check_status, reported_signals
 from headway.gateway.engines.member import BackendSpec
 from headway.gateway.live_policies import read_policies
@@ -74,6 +75,9 @@ async def _examine_file(path: Path, text: str) -> Report:
     if answers and config.etcd is None and any(each.health.status for each in answers):
         polled = answers if config.signals.on else []
         check_signals(policies, {signal for each in polled for signal in each.signals}, report)
+    jwt = getattr(config, "jwt", None)
+    if jwt is not None:
+        await check_provider(jwt, report)
     password = None if config.etcd is None else config.etcd.password_env
     if config.etcd is not None and (password is None or os.environ.get(password)):
         await _check_etcd(config, report)
