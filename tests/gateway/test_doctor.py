@@ -12,7 +12,6 @@ from email.utils import format_datetime
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -29,6 +28,7 @@ from headway.gateway.doctor.engine_checks import _skew
 from headway.gateway.doctor.problems import Report
 from headway.gateway.doctor.provider_checks import check_provider
 from headway.gateway.doctor.running_checks import check_metrics, check_status
+from headway.gateway.json_web_tokens import TokenClients
 
 LOAD = "vllm:num_requests_running 1\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.5\n"
 CACHE = 'vllm:cache_config_info{block_size="%s",enable_prefix_caching="%s",num_gpu_blocks="100"} 1\n'
@@ -307,7 +307,7 @@ def test_etcd_that_does_not_answer_is_told(examine):
 )
 def test_a_provider_without_keys_is_told(engine, pages, jwks, where, part):
     provider = engine(**pages)
-    jwt = SimpleNamespace(issuer=provider, jwks=jwks and jwks.replace("URL", provider), ca=None)
+    jwt = TokenClients(issuer=provider, audience=("us",), jwks=jwks and jwks.replace("URL", provider))
     report = Report("gateway.yaml")
     asyncio.run(check_provider(jwt, report))
     if where is None:

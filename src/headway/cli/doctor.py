@@ -23,7 +23,7 @@ def doctor(
     /,
     *,
     key_env: Annotated[
-        str, Parameter(help="Environment variable that holds the admin API's key, if the target is a URL.")
+        str, Parameter(help="Environment variable that holds the admin API's key, unless the file names one.")
     ] = "HEADWAY_ADMIN_KEY",
     fail_if: Annotated[
         Literal["error", "warning", "note"], Parameter(help="Least severe problem for which the exit status is 1.")

@@ -47,13 +47,13 @@ def examine(target: str, key: str | None = None) -> Report:
     if target.startswith(("http://", "https://")):
         return asyncio.run(_examine_gateway(target.rstrip("/"), key))
     path = Path(target).expanduser()
-    return asyncio.run(_examine_file(path, read_text(path, "a YAML file in UTF-8")))
+    return asyncio.run(_examine_file(path, read_text(path, "a YAML file in UTF-8"), key))
 
 
 # --- a file ----------------------------------------------------------------------------------------------------------
 
 
-async def _examine_file(path: Path, text: str) -> Report:
+async def _examine_file(path: Path, text: str, key: str | None) -> Report:
     report = Report(str(path), ["file"])
     try:
         with stand_in_keys(parse_yaml(text, str(path)), report):
@@ -75,13 +75,12 @@ async def _examine_file(path: Path, text: str) -> Report:
     if answers and config.etcd is None and any(each.health.status for each in answers):
         polled = answers if config.signals.on else []
         check_signals(policies, {signal for each in polled for signal in each.signals}, report)
-    jwt = getattr(config, "jwt", None)
-    if jwt is not None:
-        await check_provider(jwt, report)
+    if config.jwt is not None:
+        await check_provider(config.jwt, report)
     password = None if config.etcd is None else config.etcd.password_env
     if config.etcd is not None and (password is None or os.environ.get(password)):
         await _check_etcd(config, report)
-    await _ask_running(config, report)
+    await _ask_running(config, key, report)
     return report
 
 
@@ -104,14 +103,15 @@ async def _check_etcd(config: Config, report: Report) -> None:
         report.error("etcd", str(error).removeprefix("etcd: "), remedy)
 
 
-async def _ask_running(config: Config, report: Report) -> None:
+async def _ask_running(config: Config, key: str | None, report: Report) -> None:
     """Examine the gateway of a file, if it runs."""
     client = HttpClient(TIMEOUT_S, redirects=False)
     running = False
     try:
-        if config.admin is not None and config.admin.key():
+        key = (None if config.admin is None else config.admin.key()) or key  # without it, operators have keys
+        if config.admin is not None and key:
             address = _own_address(config.admin.listen, config.admin.tls)
-            running = await _ask_admin(client, address, config.admin.key(), report)
+            running = await _ask_admin(client, address, key, report)
         if config.probes is not None:
             url = _own_address(config.probes.listen, None).url
             ready = await get(client, f"{url}/readyz")

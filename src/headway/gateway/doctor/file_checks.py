@@ -71,7 +71,7 @@ def is_local(host: str) -> bool:
 def check_exposure(config: Config, report: Report) -> None:
     listen = f"{config.host}:{config.port}"
     if not is_local(config.host):
-        if config.keyring is None and getattr(config, "jwt", None) is None:
+        if config.keyring is None and config.jwt is None:
             remedy = "Name a file of API keys under `keys` (see `headway key`), or listen on 127.0.0.1."
             report.warn("keys", f"Every client that reaches {listen} may use the engines without a key.", remedy)
         if config.tls is None:
@@ -116,8 +116,9 @@ def check_tokenizer(config: Config, report: Report) -> None:
 def certificate_files(config: Config) -> Iterator[tuple[str, Path]]:
     """Yield the place and the path of each PEM file of certificates that the file names."""
     sections: list[tuple[str, Any]] = [("tls", config.tls), ("etcd", config.etcd)]
-    sections.append(("admin.tls", getattr(config.admin, "tls", None)))
-    sections.append(("disaggregation.tls", getattr(config.disaggregation, "tls", None)))
+    sections.append(("admin.tls", None if config.admin is None else config.admin.tls))
+    sections.append(("jwt", config.jwt))
+    sections.append(("disaggregation.tls", None if config.disaggregation is None else config.disaggregation.tls))
     sections += [(f"backends.{name}.tls", spec.tls) for name, spec in config.backends.items()]
     for where, section in sections:
         if isinstance(section, Struct):

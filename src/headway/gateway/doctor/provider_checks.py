@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from headway.gateway.doctor.engine_checks import TIMEOUT_S, Reply, get
 from headway.gateway.doctor.problems import Report
+from headway.gateway.json_web_tokens import DISCOVERY, TokenClients
 from headway.http.client import HttpClient
 from headway.http.tls import EngineTls
 
-DISCOVERY: Final = "/.well-known/openid-configuration"
 
-
-async def check_provider(jwt: Any, report: Report) -> None:
-    """Report if the gateway could not read the keys. `jwt` is the section of the file."""
+async def check_provider(jwt: TokenClients, report: Report) -> None:
+    """Report if the gateway could not read the keys."""
     report.checked.append("provider of tokens")
     client = HttpClient(TIMEOUT_S, tls=None if jwt.ca is None else EngineTls(ca=jwt.ca).context())
     try:
@@ -27,7 +26,7 @@ async def check_provider(jwt: Any, report: Report) -> None:
         report.error(where, why, "Correct the key, or reach the provider from here. Without keys, tokens are refused.")
 
 
-async def _why_no_keys(jwt: Any, client: HttpClient) -> str:
+async def _why_no_keys(jwt: TokenClients, client: HttpClient) -> str:
     place = jwt.jwks
     if place is None:
         found = await get(client, jwt.issuer.rstrip("/") + DISCOVERY)
