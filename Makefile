@@ -7,7 +7,7 @@ ROUTERS := .venv-routers
 # One more than there are cores: some tests wait for servers or for a clock.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
-.PHONY: demo docs test test-full test-live test-long live browser etcd prometheus bytecode lint dist wheel bench stress chaos bench-compiled routers bench-gateway clean help
+.PHONY: demo docs test test-full test-live test-long live browser etcd prometheus bytecode lint dist wheel compiled bench stress chaos bench-compiled routers bench-gateway clean help
 # Compiled files are kept: without them every process of the tests would compile the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 CASES ?= base 50k 64-instances long-outputs mooncake
@@ -74,6 +74,10 @@ wheel: $(VENV)/.installed-dev  ## a wheel with the engine compiled from the same
 	rm -rf dist
 	HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/python -m build --no-isolation --outdir dist .
 
+compiled: wheel  ## the compiled engine in build/compiled, which the workers of searches use until a source changes
+	rm -rf build/compiled
+	$(BIN)/python -m pip install --quiet --no-deps --target build/compiled dist/*.whl
+
 bench: $(VENV)/.installed  ## CPU time and peak memory on fixed scenarios, and what tiers and P/D cost; CASES=million for the largest
 	$(BIN)/python benchmarks/bench.py $(CASES)
 	$(BIN)/python benchmarks/ratios.py $(RATIOS)
@@ -84,9 +88,7 @@ stress: $(VENV)/.installed  ## every routing policy under overload, faults and r
 chaos: $(VENV)/.installed-dev etcd  ## ten minutes of random faults around a gateway with three engines and etcd
 	$(BIN)/python tests/gateway/chaos.py --minutes 10
 
-bench-compiled: wheel  ## the same with the engine compiled
-	rm -rf build/compiled
-	$(BIN)/python -m pip install --quiet --no-deps --target build/compiled dist/*.whl
+bench-compiled: compiled  ## the same with the engine compiled
 	$(BIN)/python benchmarks/bench.py --package build/compiled $(CASES)
 	$(BIN)/python benchmarks/ratios.py --package build/compiled $(RATIOS)
 

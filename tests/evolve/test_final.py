@@ -69,6 +69,8 @@ BUILTINS = {
     "baseline": flat(100),
     "lmetric": flat(90),
     "lmetric-plus-one": flat(92),
+    "unified": flat(94),
+    "weighted(predicted-latency:1 lru_blocks=auto)": flat(94),
     "weighted(prefix-affinity:1, load-balance:1)": flat(95),
 }
 
@@ -99,6 +101,17 @@ def test_a_winner_that_is_better_under_every_seed_is_said_to_beat_the_best_built
     assert result.rival.ahead is not None and min(result.rival.ahead.workloads.values()) == pytest.approx(
         10 / 90, rel=0.02
     )
+
+
+def test_the_headroom_of_a_workload_is_the_best_gain_of_any_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    split = {"plain": [50.0] * 10, "prefixes": [99.0] * 10}
+    result = concluded(monkeypatch, {"a": 0.1}, {"a": 0.1}, {**BUILTINS, "a": split})
+    own, best = result.headroom["plain"]
+    assert own == pytest.approx(0.5) and best.kind == "winner"
+    own, best = result.headroom["prefixes"]
+    assert own == pytest.approx(0.01) and best.name == "lmetric" and best.gain.workloads["prefixes"] > 0.1
+    assert result.document()["headroom"]["prefixes"]["policy"] == "lmetric"
+    assert "Headroom" in repr(result)
 
 
 def test_a_gain_that_chance_may_have_made_is_not_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +151,7 @@ def test_seeds_that_change_nothing_give_no_interval(monkeypatch: pytest.MonkeyPa
     assert result is not None and (result.low, result.high) == (None, None) and not result.certain
     assert (over_baseline(one).mean, over_baseline(one).low) == (pytest.approx(0.2), None)
     held = {name: {"plain": [value] * 10} for name, value in (("baseline", 100.0), ("lmetric", 90.0), ("a", 80.0))}
-    held["lmetric-plus-one"] = {"plain": [95.0] * 10}
+    held |= {name: {"plain": [95.0] * 10} for name in BUILTINS if name not in held}
     told = concluded(monkeypatch, {"a": 0.1}, {"a": 0.1}, {**BUILTINS, **held}).verdict
     assert told.endswith("The search started from this policy.")
     assert "seeds that change nothing" in told and "The difference is not significant" in told
@@ -221,7 +234,8 @@ def test_with_json_the_verb_prints_one_document(headway: Run, suite_file: Path) 
     assert completed.returncode == 0, completed.stderr
     result = json.loads(completed.stdout)
     assert result["candidates"] == 4 and result["chosen_on"] == "validation"
-    assert {row["kind"] for row in result["held_out"]} == {"winner", "baseline", "built-in"}
+    assert {row["kind"] for row in result["held_out"]} == {"winner", "baseline", "built-in", "control"}
+    assert result["looks"] == 1
     assert result["winner"]["bundle"]["format"] == 1
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from small import document, suite
 
 import headway.evolve.search as search_module
@@ -42,7 +44,8 @@ def plan(engine: str, seed: int = 3) -> Plan:
 
 
 def searched(engine: str, folder: Path, evaluations: int = 10, workers: int = 1, **rest: Any) -> Conclusion:
-    return evolve(few(), plan(engine), evaluations=evaluations, builtins=FEW, workers=workers, output=folder, **rest)
+    rest = {"controls": False, "builtins": FEW, "workers": workers, "output": folder} | rest
+    return evolve(few(), plan(engine), evaluations=evaluations, **rest)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -98,7 +101,10 @@ def test_a_search_that_is_made_longer_comes_to_what_a_long_one_had_come_to(engin
     searched(engine, tmp_path / "once", 12)
     steps, once = contents(tmp_path / "steps"), contents(tmp_path / "once")
     batches = [name for name in once if name.startswith("batches/")]
-    assert batches and all(steps[name] == once[name] for name in [*batches, "result.json", "best.yaml"])
+    assert batches and all(steps[name] == once[name] for name in [*batches, "best.yaml"])
+    results = [json.loads(files["result.json"]) for files in (steps, once)]
+    looks = [result.pop("looks") for result in results]
+    assert results[0] == results[1] and looks[0] >= looks[1] == 1
 
 
 def test_what_is_written_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,6 +127,20 @@ def test_a_folder_of_another_search_is_refused(tmp_path: Path) -> None:
     (tmp_path / "b" / "thesis.txt").write_text("mine")
     with pytest.raises(HeadwayError, match=r"is not the folder of a search\. Choose another folder"):
         searched("gp", tmp_path / "b", 10)
+
+
+def test_a_search_is_not_resumed_with_other_held_out_cases(tmp_path: Path) -> None:
+    searched("gp", tmp_path, 5)
+    others = few().parts | {"held_out": few().parts["held_out"][:1]}
+    with pytest.raises(HeadwayError, match=r"holds another search .its held_out is"):
+        evolve(replace(few(), parts=others), plan("gp"), evaluations=5, output=tmp_path)
+
+
+def test_looks_at_the_held_out_part_are_counted_once_for_each_winner(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, {})
+    assert [journal.look(winner) for winner in ("a", "a", "b", "a")] == [1, 1, 2, 2]
+    assert Journal(tmp_path, {}).look("c") == 3
+    assert Journal(None, {}).look("a") == 1
 
 
 def test_a_batch_that_somebody_changed_is_refused(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from headway.types import Json
 if TYPE_CHECKING:
     from headway.evolve.final import Conclusion
     from headway.evolve.model import Model
+    from headway.evolve.repeated import Searches
 
 
 KEY = "OPENAI_API_KEY"
@@ -86,6 +87,16 @@ def evolve(
     evaluations: Annotated[int, Parameter(help="Number of candidates to evaluate on the train part.")] = 50,
     batch: Annotated[int | None, Parameter(help="Candidates per batch. Default: 10 for numeric, 20 for gp.")] = None,
     seed: Annotated[int, Parameter(help="Random seed of the search.")] = 0,
+    searches: Annotated[
+        int, Parameter(help="Number of searches, with consecutive seeds; prints the share that wins.")
+    ] = 1,
+    race: Annotated[
+        bool, Parameter(help="Stop candidates that fall behind all finalists before they have run every case.")
+    ] = True,
+    controls: Annotated[
+        bool,
+        Parameter(help="Also tune a linear rule and draw random rules, each with the budget of the search."),
+    ] = True,
     builtins: Annotated[
         str | None,
         Parameter(help="Policies to compare the winner with, separated by commas. Default: all policies of the stage."),
@@ -108,7 +119,8 @@ def evolve(
     from headway.evolve.dialogue import Dialogue, asks_model, evolve_with_model
     from headway.evolve.evolution import Plan
     from headway.evolve.evolution import evolve as run_search
-    from headway.evolve.search_tables import EvolveProgress, report
+    from headway.evolve.repeated import Searches, evolve_repeatedly
+    from headway.evolve.search_tables import EvolveProgress, report, searches_report
 
     if evaluations < 1:
         raise HeadwayError(f"--evaluations: must be at least 1, got {evaluations}.")
@@ -117,18 +129,24 @@ def evolve(
     talk = talk or Talk()
     if sampler is not None and engine != "numeric":
         raise HeadwayError(f"--sampler: only --engine numeric has a sampler, not {engine}.")
-    search: Callable[..., Conclusion]
+    search: Callable[..., Conclusion | Searches]
     if asks_model(engine):
         if batch is not None:
             raise HeadwayError(f"--batch: {engine} has no batches; remove the option.")
+        if searches != 1:
+            raise HeadwayError(f"--searches: {engine} runs one search at a time; remove the option.")
         dialogue = Dialogue(engine, template, stages, seed, evaluations)
         search = partial(evolve_with_model, suite, talk.open_model(engine), dialogue, say=say)
     else:
         talk.check_absent(engine)
-        plan = Plan(engine, sampler or "tpe", template, stages, seed, batch)
-        search = partial(run_search, suite, plan, evaluations=evaluations)
+        plan = Plan(engine, sampler or "tpe", template, stages, seed, batch, race)
+        search = partial(run_search, suite, plan, evaluations=evaluations, controls=controls)
+        if searches != 1:
+            search = partial(evolve_repeatedly, suite, plan, searches, evaluations=evaluations, controls=controls)
     with EvolveProgress(output) as progress:
         conclusion = search(builtins=builtins, workers=workers, ray=ray, output=output, progress=progress)
+    if isinstance(conclusion, Searches):
+        return conclusion.document() if as_json else Page(searches_report(conclusion))
     if output is not None:
         say(f"wrote best.yaml, result.json and {conclusion.candidates:,} evaluations to {output}")
     return conclusion.document() if as_json else Page(report(conclusion))

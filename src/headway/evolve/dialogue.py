@@ -16,10 +16,10 @@ from headway.evolve.cache import Cache
 from headway.evolve.evaluate import cache_in, evaluate_many
 from headway.evolve.evolution import TEMPLATE, Progress, load_engine, template_of
 from headway.evolve.final import Conclusion, check_rivals, conclude, rivals
-from headway.evolve.journal import Journal, Judged, digest
+from headway.evolve.journal import Journal, Judged, digests
 from headway.evolve.model import KEY, Endpoint, Model, Recorder, Replay
+from headway.evolve.racing import FINALISTS
 from headway.evolve.search import distinct
-from headway.evolve.selection import FINALISTS
 from headway.evolve.suite import DEFAULT, HELD_OUT, Suite
 from headway.evolve.texts import bundle_of, texts_of
 from headway.experiment.runner import Runner, runner_of
@@ -145,7 +145,7 @@ def evolve_with_model(
         None if output is None else Path(output),
         {
             "suite": chosen.name,
-            "cases": digest(chosen),
+            **digests(chosen),
             "engine": dialogue.engine,
             "seed": dialogue.seed,
             "stages": list(dialogue.stages),
@@ -171,7 +171,7 @@ def evolve_with_model(
         judged = judge(load_engine(dialogue.engine).search(task), chosen, cache, runner)
         journal.keep(0, judged)
         final = None if progress is None else progress.final
-        conclusion = conclude(judged, chosen, dialogue.stages[0], builtins, cache, runner, final)
+        conclusion = conclude(judged, chosen, dialogue.stages[0], builtins, cache, runner, final, look=journal.look)
     journal.conclude(conclusion.document(), conclusion.winner)
     return conclusion
 

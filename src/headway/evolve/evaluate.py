@@ -23,6 +23,7 @@ from headway.evolve.feedback import feedback
 from headway.evolve.fitness import FAILED, MOST, fitness, gains
 from headway.evolve.limits import Limits
 from headway.evolve.objectives import PRIMARY
+from headway.evolve.racing import Race, mean_gain
 from headway.evolve.suite import DEFAULT, Suite
 from headway.experiment.runner import Runner
 from headway.policies.bundle import Bundle
@@ -76,14 +77,15 @@ def evaluate_many(
     limits: Limits | None = None,
     told: bool = False,
     progress: Progress | bool = True,
+    race: Race | None = None,
 ) -> list[Evaluation]:
     """Evaluate several candidates as `evaluate` does. The runner distributes all runs. `progress` is called after every
-    run."""
+    run. In a `race`, candidates that fall behind its bars skip their remaining cases."""
     loaded = Suite.load(suite)
     chosen = None if cases is None else tuple(cases)
     with _watched(progress, len(bundles), loaded, part, chosen) as report:
         bench = _bench(loaded, cache, runner, limits, report)
-        return _evaluate(bundles, loaded, bench, part, chosen, None, told)
+        return _evaluate(bundles, loaded, bench, part, chosen, None, told, race=race)
 
 
 def _watched(
@@ -120,8 +122,10 @@ def _evaluate(
     deadline_s: float | None,
     explain: bool,
     may: tuple[str, ...] | None = None,
+    race: Race | None = None,
 ) -> list[Evaluation]:
-    """Run all candidates in rounds of cases. If a candidate fails or the cascade stops it, it skips later rounds."""
+    """Run all candidates in rounds of cases. If a candidate fails, or the cascade or the race stops it, it skips later
+    rounds."""
     cases = tuple(suite.cases(part) if chosen is None else chosen)
     if not cases:
         raise HeadwayError("cases: the list is empty. Pass at least one case.")
@@ -130,7 +134,8 @@ def _evaluate(
     until = math.inf if deadline_s is None else time.monotonic() + deadline_s
     late = Record(error=f"skipped, because the evaluation reached its deadline of {deadline_s or 0:g} s.")
     first = suite.cascade.first if suite.cascade is not None and part == "train" and chosen is None else 0
-    for start, end in _rounds(len(cases), first, deadline_s is not None):
+    bars = {} if race is None else race.bars
+    for start, end in _rounds(len(cases), {first, *bars}, deadline_s is not None):
         alive = [trial for trial in trials if trial.alive]
         left = until - time.monotonic()
         runs = [PlannedRun(trial.bundle, case) for trial in alive for case in cases[start:end]]
@@ -139,6 +144,8 @@ def _evaluate(
             trial.add(cases[start:end], records, bases[start:end])
             if end == first:
                 trial.sift(len(cases))
+            if race is not None and end in bars:
+                trial.compare(race, len(cases))
     words = _words(trials, bench, cases, until, may) if explain else {}
     evaluations = []
     for place, trial in enumerate(trials):
@@ -148,11 +155,11 @@ def _evaluate(
     return evaluations
 
 
-def _rounds(cases: int, first: int, singly: bool) -> Iterator[tuple[int, int]]:
+def _rounds(cases: int, looks: Iterable[int], singly: bool) -> Iterator[tuple[int, int]]:
     """Yield the start and end index of each round of cases. The first round is a single case, which shows whether a
-    candidate works at all. The next round has the other cases of the cascade, and the last round has the remaining
-    cases. If `singly` is set because there is a deadline, each case is a round, so that no case begins too late."""
-    ends = range(1, cases + 1) if singly else sorted({1, first, cases} - {0})
+    candidate works at all. Further rounds end after as many cases as `looks` has: those of the cascade and of the race.
+    If `singly` is set because there is a deadline, each case is a round, so that no case begins too late."""
+    ends = range(1, cases + 1) if singly else sorted({1, cases, *looks} - {0})
     start = 0
     for end in ends:
         yield start, end
@@ -195,6 +202,7 @@ class Trial:
         self.bundle, self.identity, self.complexity = NOTHING, "", 0
         self.error: str | None = None
         self.stopped: str | None = None
+        self.most, self.behind = MOST, 0.0  # for a stopped candidate: limit of its objectives, and what they lose
         self.results: list[CaseResult] = []
         try:
             self.bundle = candidate if isinstance(candidate, Bundle) else Bundle.read(candidate)
@@ -239,22 +247,33 @@ class Trial:
             return
         primary = fitness(self.suite.objectives, self.results, self.complexity)[PRIMARY]
         if primary < cascade.threshold:
-            reached = f"primary {primary:+.3f} is below the threshold {cascade.threshold:+.3f}"
-            self.stopped = f"stopped after {len(self.results)} of {cases} cases: {reached}."
+            self._stop(cases, f"primary {primary:+.3f} is below the threshold {cascade.threshold:+.3f}")
+            self.most = cascade.threshold
+
+    def compare(self, race: Race, cases: int) -> None:
+        """If the candidate is below the bar of a race, stop it. Its objectives then count as far below the bar over all
+        cases as they are below the bar over the cases that ran, so that they can be compared with those of others."""
+        bar = race.bars[len(self.results)] if self.alive else None
+        if bar is None or (primary := mean_gain(self.suite.objectives, self.results)) >= bar:
+            return
+        self._stop(cases, f"primary {primary:+.3f} is below {bar:+.3f}, the lowest of the finalists")
+        self.most, self.behind = race.whole, bar - race.whole
+
+    def _stop(self, cases: int, why: str) -> None:
+        self.stopped = f"stopped after {len(self.results)} of {cases} cases: {why}."
 
     def worst(self) -> int:
         """Return the index of the case with the smallest gain."""
         return min(range(len(self.results)), key=lambda place: self.results[place].gains[PRIMARY])
 
     def evaluation(self, part: str, cases: Sequence[Case]) -> Evaluation:
-        """Return the evaluation without the summary. If the cascade stopped the candidate, limit the value of each
-        objective to the cascade's threshold. Otherwise high gains in the few cases that ran could put the candidate on
-        the Pareto front."""
+        """Return the evaluation without the summary. If the cascade or a race stopped the candidate, limit the value of
+        each objective to the threshold. Otherwise high gains in the few cases that ran could make the candidate look
+        better than one that ran all cases."""
         results = list(self.results)
         if not self.works:
             results += [self._failed(case, NOT_RUN) for case in cases[len(results) :]]
-        most = MOST if self.stopped is None or self.suite.cascade is None else self.suite.cascade.threshold
-        scores = fitness(self.suite.objectives, results, self.complexity, most)
+        scores = fitness(self.suite.objectives, results, self.complexity, self.most, self.behind)
         return Evaluation(self.works, self.error, scores, results, "", self.identity, part, self.stopped)
 
     def _failed(self, case: Case, error: str) -> CaseResult:

@@ -12,10 +12,12 @@ from headway.config.documents import parse_yaml, read_text, read_yaml
 from headway.config.wording import shown, suggest
 from headway.display.progress import watch
 from headway.errors import HeadwayError, argument
+from headway.evolve.cache import Cache
+from headway.evolve.controls import STAGE, find_controls
 from headway.evolve.final import Conclusion, check_rivals, conclude
-from headway.evolve.journal import Journal, digest
+from headway.evolve.journal import Journal, digests
 from headway.evolve.search import Search, Searcher
-from headway.evolve.suite import DEFAULT, Suite
+from headway.evolve.suite import DEFAULT, HELD_OUT, Suite
 from headway.evolve.texts import check_stages
 from headway.experiment.runner import runner_of
 from headway.policies.bundle import Bundle, is_bundle
@@ -48,11 +50,17 @@ class Plan(Struct, frozen=True):
     stages: tuple[str, ...] = ("routing",)  # stages whose numbers are searched
     seed: int = 0
     batch: int | None = None
+    race: bool = True  # whether candidates that fall behind all finalists skip their remaining cases
 
     @property
     def size(self) -> int:
         """The number of candidates in a batch."""
         return int(load_engine(self.engine).BATCH) if self.batch is None else self.batch
+
+    @property
+    def races(self) -> bool:
+        """Whether candidates race. NSGA-II needs every objective in full, so its candidates do not."""
+        return self.race and not (self.engine == "numeric" and self.sampler == "nsga2")
 
     def searcher(self, suite: Suite) -> Searcher:
         check_stages(self.stages)
@@ -64,7 +72,7 @@ class Plan(Struct, frozen=True):
     def document(self, suite: Suite) -> Json:
         """Return the entries of search.json that describe this plan."""
         own = load_engine(self.engine).describe(self, suite)
-        return {"engine": self.engine, "seed": self.seed, "batch": self.size, **own}
+        return {"engine": self.engine, "seed": self.seed, "batch": self.size, "race": self.races, **own}
 
     def start(self, suite: Suite) -> Bundle:
         return template_of(TEMPLATE if self.template is None else self.template, suite, self.stages[0])
@@ -90,9 +98,9 @@ class Progress(Protocol):
     """Receives the number of evaluated candidates during the search. After the search, `final` receives the number of
     held-out runs."""
 
-    def __call__(self, completed: int, total: int, best: float | None) -> None: ...
+    def __call__(self, completed: int, total: int, best: float | None, /) -> None: ...
 
-    def final(self, completed: int, total: int) -> None: ...
+    def final(self, completed: int, total: int, /) -> None: ...
 
 
 @checked
@@ -106,10 +114,14 @@ def evolve(
     ray: str | None = None,
     output: str | Path | None = None,
     progress: Progress | bool = True,
+    controls: bool = True,
+    cache: Cache | None = None,
 ) -> Conclusion:
     """Search on a suite's train part, choose the winner on its validation part, and compare the winner with built-in
-    policies on its held-out part. `output` is a folder that stores every batch. If the folder already has a search,
-    that search resumes, and has the same result as an uninterrupted search."""
+    policies and controls on its held-out part. The controls are the linear rule with tuned constants and the best of
+    random rules, each with the budget of the search; only searches for routing have them.
+    `output` is a folder that stores every batch. If the folder already has a search, that search resumes, and has the
+    same result as an uninterrupted search. Several searches may share a `cache`; by default, it is in the folder."""
     from headway.evolve.search_tables import EvolveProgress  # imported here, because it imports the report
 
     if evaluations < 1:
@@ -121,13 +133,22 @@ def evolve(
     check_rivals(chosen, plan.stages[0], builtins)
     journal = Journal(
         None if output is None else Path(output),
-        {"suite": chosen.name, "cases": digest(chosen), **plan.document(chosen)},
+        {"suite": chosen.name, **digests(chosen), **plan.document(chosen)},
     )
     folder = None if output is None else Path(output)
     with watch(progress, lambda: EvolveProgress(folder)) as report, runner_of(workers, ray) as runner:
-        search = Search(searcher, chosen, plan.size, journal=journal, runner=runner, progress=report)
+        search = Search(
+            searcher, chosen, plan.size, journal=journal, runner=runner, progress=report, race=plan.races, cache=cache
+        )
         judged = search.run(evaluations)
         final = None if report is None else report.final
-        conclusion = conclude(judged, chosen, plan.stages[0], builtins, search.cache, runner, final)
+        beside = []
+        if controls and plan.stages == (STAGE,) and chosen.parts.get(HELD_OUT):
+            beside = find_controls(
+                chosen.for_search(), plan.seed, evaluations, plan.size, search.cache, runner, plan.races, report
+            )
+        conclusion = conclude(
+            judged, chosen, plan.stages[0], builtins, search.cache, runner, final, beside, journal.look
+        )
     journal.conclude(conclusion.document(), conclusion.winner)
     return conclusion

@@ -11,6 +11,7 @@ from msgspec import Struct
 from headway.config.dated_defaults import SETS
 from headway.display.displayed import Displayed, Types, columns_of
 from headway.evolve.cache import Cache
+from headway.evolve.controls import Control
 from headway.evolve.evaluate import evaluate_many
 from headway.evolve.evaluation import Evaluation
 from headway.evolve.fitness import Gain, over, over_baseline, share
@@ -30,6 +31,7 @@ from headway.types import Json
 TOGETHER: Final = 4  # maximum number of policies that are evaluated and kept in memory at the same time
 # the parameters that give a policy the same prefix index as evolved rules
 AS_RULES: Final = {"block_tokens": BLOCK_TOKENS, "lru_blocks": int(LRU_BLOCKS)}
+BELIEF: Final = {"block_tokens": BLOCK_TOKENS, "lru_blocks": AUTO}
 ALWAYS: Final[tuple[Any, ...]] = (  # policies that every comparison includes
     {"name": "weighted", "scorers": {"prefix-affinity": 1, "load-balance": 1}},
     "lmetric",
@@ -37,6 +39,10 @@ ALWAYS: Final[tuple[Any, ...]] = (  # policies that every comparison includes
     # LMetric with blocks of 16 tokens shows how much of a rule's gain comes from its smaller blocks.
     {"name": "lmetric", **AS_RULES},
     {"name": "lmetric-plus-one", **AS_RULES},
+    # With the right belief: an index as large as the KV cache of an instance.
+    {"name": "lmetric-plus-one", **BELIEF},
+    {"name": "unified", **BELIEF},
+    {"name": "weighted", "scorers": [{"name": "predicted-latency", "weight": 1, **BELIEF}]},
 )
 
 
@@ -45,7 +51,7 @@ class Contestant(Struct, frozen=True):
     over this policy."""
 
     name: str
-    kind: str  # winner, baseline, built-in, or oracle (needs signals that no live router has)
+    kind: str  # winner, baseline, built-in, control, or oracle (needs signals that no live router has)
     bundle: Bundle
     evaluation: Evaluation
     gain: Gain  # the gain over the suite's baseline
@@ -85,6 +91,7 @@ class Conclusion(Displayed, Struct, frozen=True):
     contestants: list[Contestant]
     stage: str = "routing"
     judged: Sequence[Judged] = ()
+    looks: int = 0  # number of winners of this search's folder that were compared on the held-out part
 
     @property
     def winner(self) -> Bundle:
@@ -95,6 +102,22 @@ class Conclusion(Displayed, Struct, frozen=True):
         """The best built-in policy on the held-out part. If the winner beats this policy, it beats every built-in
         policy. None if the suite has no held-out part."""
         return next((rival for rival in self.contestants if rival.kind in ("built-in", "baseline")), None)
+
+    @property
+    def control(self) -> Contestant | None:
+        """The best control on the held-out part. None if the search has no controls."""
+        return next((other for other in self.contestants if other.kind == "control"), None)
+
+    @property
+    def headroom(self) -> dict[str, tuple[float, Contestant]]:
+        """Return, by workload of the held-out part, the winner's gain and the best policy there. The best gain of any
+        policy, oracles included, is a lower bound of what routing can gain on that workload."""
+        working = [other for other in self.contestants if other.evaluation.ok]
+        winner = next((other for other in working if other.kind == "winner"), None)
+        if winner is None:
+            return {}
+        own = winner.gain.workloads
+        return {name: (own[name], max(working, key=lambda one: one.gain.workloads[name])) for name in own}
 
     @property
     def verdict(self) -> str:
@@ -118,7 +141,18 @@ class Conclusion(Displayed, Struct, frozen=True):
         first = self.winner
         known = first.generation == 0 and first.parent is None and not first.mutations
         start = " The search started from this policy." if known else ""
-        return f"On the held-out part the winner {lead} ({interval}). {outcome}. {worst}{start}"
+        control = self._against_control()
+        return f"On the held-out part the winner {lead} ({interval}). {outcome}. {worst}{control}{start}"
+
+    def _against_control(self) -> str:
+        """Return a sentence about the best control, or an empty string if there are no controls."""
+        control = self.control
+        if control is None or control.ahead is None:
+            return ""
+        ahead = control.ahead
+        half = "" if ahead.low is None or ahead.high is None else f" ± {points((ahead.high - ahead.low) / 2)[1:]}"
+        sure = "" if ahead.certain else ", which is not significant"
+        return f" Its lead over the best control, {control.name}, is {points(ahead.mean)}{half} points{sure}."
 
     def columns(self) -> dict[str, list[Any]]:
         """Return a row for each candidate in the order of the search: its fitness on train, and on validation if it was
@@ -154,7 +188,12 @@ class Conclusion(Displayed, Struct, frozen=True):
             "source": readable(self.winner, self.stage),
             "held_out": [contestant.document() for contestant in self.contestants],
             "best_builtin": None if self.rival is None else self.rival.name,
+            "headroom": {
+                name: {"winner": own, "best": best.gain.workloads[name], "policy": best.name}
+                for name, (own, best) in self.headroom.items()
+            },
             "verdict": self.verdict,
+            "looks": self.looks,
         }
 
 
@@ -166,14 +205,18 @@ def conclude(
     cache: Cache | None = None,
     runner: Runner | None = None,
     progress: Callable[[int, int], None] | None = None,
+    controls: Sequence[Control] = (),
+    look: Callable[[str], int] = lambda _: 1,
 ) -> Conclusion:
     """Choose the winner, and compare it on the held-out part with the policies in `builtins`. By default, compare it
-    with all built-in policies of the stage."""
+    with all built-in policies of the stage. `look` counts the looks at the held-out part."""
     chosen = select(judged, suite.for_search(), cache=cache, runner=runner)
     if not suite.parts.get(HELD_OUT):
         return Conclusion(suite, len(judged), chosen, [], stage, judged)
     winner = chosen.winner.bundle
-    rows = [("winner", winner.name, winner), *rivals(suite, stage, builtins)]
+    beside = [("control", control.name, control.bundle) for control in controls]
+    rows = [("winner", winner.name, winner), *beside, *rivals(suite, stage, builtins)]
+    looks = look(winner.id)
     runs, total = 0, len(rows) * len(suite.cases(HELD_OUT))
 
     def on_run() -> None:
@@ -191,7 +234,7 @@ def conclude(
         ahead = None if kind == "winner" else over(evaluations[0], evaluation, suite.objectives)
         contestants.append(Contestant(name, kind, bundle, evaluation, over_baseline(evaluation), ahead))
     contestants.sort(key=lambda contestant: contestant.evaluation.fitness[PRIMARY], reverse=True)
-    return Conclusion(suite, len(judged), chosen, contestants, stage, judged)
+    return Conclusion(suite, len(judged), chosen, contestants, stage, judged, looks)
 
 
 def rivals(suite: Suite, stage: str, builtins: Sequence[str] | None = None) -> list[tuple[str, str, Bundle]]:

@@ -55,16 +55,20 @@ def weighted_mean(objectives: Sequence[Objective], values: Mapping[str, float]) 
 
 
 def fitness(
-    objectives: Sequence[Objective], cases: Sequence[CaseResult], complexity: int, most: float = MOST
+    objectives: Sequence[Objective],
+    cases: Sequence[CaseResult],
+    complexity: int,
+    most: float = MOST,
+    less: float = 0.0,
 ) -> dict[str, float]:
     """Return the fitness of a candidate: the value of each objective, their weighted mean `primary`, and the
-    complexity. The value of an objective is the mean over workloads of the means over seeds, but at most `most`. The
-    keys are always the same, and the values are always finite."""
+    complexity. The value of an objective is the mean over workloads of the means over seeds, less
+    `less`, but at most `most`. The keys are always the same, and the values are always finite."""
     workloads = by_workload(cases).values()
     values = {}
     for objective in objectives:
         means = [mean([case.gains[objective.name] for case in several]) for several in workloads]
-        values[objective.name] = min(most, mean(means)) if means else FAILED
+        values[objective.name] = max(FAILED, min(most, mean(means) - less)) if means else FAILED
     return {PRIMARY: weighted_mean(objectives, values), **values, COMPLEXITY: float(complexity)}
 
 

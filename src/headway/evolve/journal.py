@@ -3,6 +3,7 @@
     search.json         describes the search; a different search is rejected
     batches/0000.json   the candidates of a batch and their evaluations, in order
     cache/              figures of single simulation runs
+    looks.json          the candidates that were compared on the held-out part
     best.yaml           the winner
     result.json         the conclusion
 
@@ -23,13 +24,14 @@ from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.evolve.cache import replace_file
 from headway.evolve.evaluation import Evaluation
-from headway.evolve.suite import Suite
+from headway.evolve.suite import HELD_OUT, Suite
 from headway.policies.bundle import Bundle
 from headway.types import Json
 
 FORMAT: Final = 1
 SEARCH: Final = "search.json"
 BATCH: Final = "batches/{:04}.json"
+LOOKS: Final = "looks.json"
 REMEDY: Final = "Restore it, or choose another folder."
 
 
@@ -72,6 +74,18 @@ class Journal:
         rows = [{"bundle": bundle.document(), "evaluation": evaluation} for bundle, evaluation in batch]
         self._write(BATCH.format(number), rows)
 
+    def look(self, candidate: str) -> int:
+        """Record a look at the held-out part with this winner, and return the number of looks so far. A second look
+        with the same winner shows nothing new, so it does not count."""
+        file = None if self.folder is None else self.folder / LOOKS
+        looks: Any = _read(file) if file is not None and file.is_file() else []
+        if not isinstance(looks, list):
+            raise HeadwayError(f"{file}: is not a list of candidates; the file was changed. {REMEDY}")
+        if candidate not in looks:
+            looks = [*looks, candidate]
+            self._write(LOOKS, looks)
+        return len(looks)
+
     def conclude(self, result: Json, best: Bundle) -> None:
         if self.folder is not None:
             self._write("result.json", result)
@@ -102,6 +116,11 @@ def _check_same(folder: Path, stored: Any, expected: Json) -> None:
             raise HeadwayError(f"{folder}: holds another search ({difference}). Choose another folder.")
 
 
-def digest(suite: Suite) -> str:
-    """Return a digest of the cases and objectives that a search uses, without the held-out cases."""
-    return blake2b(msgspec.json.encode(suite.for_search(), order="sorted"), digest_size=8).hexdigest()
+def digests(suite: Suite) -> Json:
+    """Return the digests of a suite for search.json: of the cases and objectives that the search uses, and of the
+    held-out cases, so that a resumed search cannot be judged by others."""
+    return {"cases": _digest(suite.for_search()), "held_out": _digest(suite.parts.get(HELD_OUT, ()))}
+
+
+def _digest(value: object) -> str:
+    return blake2b(msgspec.json.encode(value, order="sorted"), digest_size=8).hexdigest()

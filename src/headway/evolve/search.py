@@ -12,6 +12,7 @@ from headway.evolve.evaluate import cache_in, evaluate_many
 from headway.evolve.evaluation import Evaluation
 from headway.evolve.journal import Journal, Judged
 from headway.evolve.objectives import PRIMARY
+from headway.evolve.racing import Race
 from headway.evolve.suite import Suite
 from headway.experiment.runner import Runner
 from headway.policies.bundle import Bundle
@@ -43,12 +44,15 @@ class Search:
         journal: Journal | None = None,
         runner: Runner | None = None,
         progress: Progress | None = None,
+        race: bool = True,
+        cache: Cache | None = None,
     ) -> None:
         self.searcher, self.batch, self.runner, self.progress = searcher, batch, runner, progress
         self.suite = suite.for_search()  # without the held-out part, so that no code here can use it
         self.journal = journal or Journal(None, {})
         folder = self.journal.folder
-        self.cache = Cache() if folder is None else cache_in(str(folder / "cache"))
+        self.cache = cache or (Cache() if folder is None else cache_in(str(folder / "cache")))
+        self.race = race
         self.judged: list[Judged] = []
         self._known: dict[str, Evaluation] = {}
         self._best: float | None = None
@@ -97,7 +101,15 @@ class Search:
                 self.progress(min(complete, total), total, self._best)
 
         if fresh:
-            evaluations = evaluate_many(fresh, self.suite, cache=self.cache, runner=self.runner, progress=on_run)
+            known = [judged.evaluation for judged in self.judged] if self.race else []
+            evaluations = evaluate_many(
+                fresh,
+                self.suite,
+                cache=self.cache,
+                runner=self.runner,
+                progress=on_run,
+                race=Race.of(known, self.suite.objectives),
+            )
             self._known.update(zip([bundle.id for bundle in fresh], evaluations, strict=True))
         return [Judged(bundle, self._known[bundle.id]) for bundle in bundles]
 

@@ -13,6 +13,7 @@ from headway.evolve.evaluation import Evaluation
 from headway.evolve.final import Conclusion, Contestant, points
 from headway.evolve.fitness import FAILED, Gain, over_baseline, share
 from headway.evolve.objectives import COMPLEXITY, PRIMARY
+from headway.evolve.repeated import Searches
 from headway.evolve.selection import SHOWN
 from headway.evolve.texts import readable
 from headway.report.charts import COLOURS, GREY, axis, chart, hints, pareto, ranked_bars
@@ -97,18 +98,47 @@ def _held_out(conclusion: Conclusion) -> list[Any]:
     workloads = conclusion.contestants[0].evaluation.workloads()
     seeds = min(len(several) for several in workloads.values())
     many = f"{len(workloads)} workload{'s' * (len(workloads) != 1)} under {seeds} paired seed{'s' * (seeds != 1)}"
-    head = f"Held out: {many}, means ± 95 % confidence intervals"
+    looks = f"look {conclusion.looks}: " if conclusion.looks > 1 else ""
+    head = f"Held out: {looks}{many}, means ± 95 % confidence intervals"
     grid = table("policy", "gain over\nbaseline", "in worst\nworkload", "winner leads\nby points", gap=2)
     label_column(grid, 0, NAME_AT_MOST)
     for contestant in conclusion.contestants:
         grid.add_row(_label(contestant), *_cells(contestant))
-    return [Text(head, style="bold"), "", grid]
+    rows = [
+        (name, share(own), share(best.gain.workloads[name]), _label(best))
+        for name, (own, best) in conclusion.headroom.items()
+    ]
+    room = table("workload", "winner's\ngain", "best\ngain", "of policy", gap=2)
+    room.columns[3].justify = "left"
+    for row in rows:
+        room.add_row(*row)
+    words = "Headroom: the best gain of any policy above, which is the least that routing can gain there"
+    return [Text(head, style="bold"), "", grid, *(["", Text(words), "", room] if rows else [])]
+
+
+def searches_report(searches: Searches) -> list[RenderableType]:
+    """Return the table of several searches: what each found, and its lead on the held-out part."""
+    grid = table("", "winner", "gain over\nbaseline", "leads best\nbuilt-in by", "leads best\ncontrol by", gap=2)
+    grid.columns[1].justify = "left"
+    leads = [searches.leads(kind) for kind in ("built-in", "control")]
+    for seed, conclusion in searches.conclusions.items():
+        winner = next(other for other in conclusion.contestants if other.kind == "winner")
+        cells = ["failed" if not winner.evaluation.ok else share(winner.gain.mean) + _half(winner.gain)]
+        for rivals in leads:
+            lead = rivals[seed].ahead if seed in rivals else None
+            cells.append(GAP if lead is None else points(lead.mean) + _half(lead))
+        grid.add_row(f"seed {seed}", Text(conclusion.winner.name), *cells)
+    first = next(iter(searches.conclusions.values()))
+    head = f"{first.suite.name}: {len(searches.conclusions)} searches of {first.candidates:,} candidates, held out"
+    return [Text(head, style="bold"), "", grid, "", Text(searches.verdict)]
 
 
 def _label(contestant: Contestant) -> Text:
     name = contestant.name
-    labels = {"winner": f"{CHOSEN} {name}", "baseline": f"{name} (baseline)", "oracle": f"{name} (oracle)"}
-    return Text(wrap(labels.get(contestant.kind, name), NAME_AT_MOST))
+    label = f"{CHOSEN} {name}" if contestant.kind == "winner" else name
+    if contestant.kind in ("baseline", "oracle", "control"):
+        label = f"{name} ({contestant.kind})"
+    return Text(wrap(label, NAME_AT_MOST))
 
 
 def _cells(contestant: Contestant) -> list[str]:

@@ -12,6 +12,7 @@ from headway.evolve.evaluate import evaluate_many
 from headway.evolve.evaluation import Evaluation
 from headway.evolve.journal import Judged
 from headway.evolve.objectives import COMPLEXITY, PRIMARY
+from headway.evolve.racing import FINALISTS
 from headway.evolve.suite import Suite
 from headway.experiment.runner import Runner
 
@@ -96,7 +97,6 @@ def _area(points: list[tuple[float, ...]]) -> float:
     return math.fsum(steps)
 
 
-FINALISTS: Final = 12  # maximum number of candidates that run on the validation part
 SHOWN: Final = 12  # maximum number of candidates of the front in the report
 
 

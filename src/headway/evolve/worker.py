@@ -27,6 +27,7 @@ from msgspec.structs import asdict
 
 from headway.config.wording import one_line
 from headway.errors import HeadwayError
+from headway.evolve.compiled_engine import compiled_path
 from headway.evolve.limits import Limits
 from headway.evolve.zygote import CHUNK, HEADER, frame_of, is_whole, write_all
 from headway.experiment.jobs import Job, available
@@ -107,7 +108,7 @@ class Zygote:
         self.until = 0.0
         self._received = bytearray()
         self.process = subprocess.Popen(
-            [sys.executable, "-c", LIFE.format(os.getpid()), json.dumps(sys.path)],
+            [sys.executable, "-c", LIFE.format(os.getpid()), json.dumps([*compiled_path(), *sys.path])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
