@@ -16,6 +16,7 @@ from headway.config import documents
 from headway.errors import HeadwayError
 from headway.evolve import Suite, evaluate
 from headway.evolve.suite import DEFAULT
+from headway.experiment.run import simulate
 from headway.scenario.scenario import Scenario
 
 
@@ -126,6 +127,43 @@ def test_a_trace_is_one_case_whatever_the_seed() -> None:
 def test_a_suite_that_is_not_there_is_told_with_what_may_have_been_meant() -> None:
     with pytest.raises(HeadwayError, match=r"no preset has this name. Did you mean 'routing-2026-11'\?"):
         Suite.load("routing-2026-10")
+
+
+def windows(**changes: int) -> dict[str, Any]:
+    trace = {"trace": {"format": "mooncake", "path": str(ROOT / "examples" / "05_trace.jsonl")}}
+    keys = {"first": 4, "requests": 20, "count": 3, "lead_in": 4, "every": 30, **changes}
+    return {"workloads": {"all": trace}, "train": [{"workload": "all", "windows": keys}], "validation": []}
+
+
+def test_windows_of_a_trace_are_replicates_whose_lead_in_does_not_count() -> None:
+    cases = suite(**windows(), held_out=[]).cases("train")
+    assert [(case.name, case.seed) for case in cases] == [("all", 0), ("all", 1), ("all", 2)]
+    slices = [case.scenario["workload"]["trace"]["transforms"] for case in cases]
+    assert slices == [[{"slice": {"requests": [start, start + 24]}}] for start in (0, 30, 60)]
+    alone = simulate(cases[1].document(), overrides="warmup=0", progress=False)
+    result = simulate(cases[1].document(), progress=False)
+    assert list(result.requests["finished_ps"]) == list(alone.requests["finished_ps"])
+    assert (result.summary()["requests"]["arrived"], len(result.requests["finished_ps"])) == (24, 24)
+    assert result.summary()["latency"] != alone.summary()["latency"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"every": 19}, "train[0].windows.every: must be at least 20, so that windows do not overlap"),
+        ({"lead_in": 5}, "train[0].windows.first: must be at least 5, so that the lead-in has its requests"),
+        ({"count": 0}, "train[0].windows.count"),
+    ],
+)
+def test_windows_that_cannot_be_are_refused(changes: dict[str, int], words: str) -> None:
+    with pytest.raises(HeadwayError) as caught:
+        suite(**windows(**changes), held_out=[])
+    assert words in str(caught.value)
+    entry = {"workload": "plain", "windows": {"requests": 5, "count": 2}}
+    with pytest.raises(HeadwayError, match="only a trace has windows"):
+        suite(train=[entry])
+    with pytest.raises(HeadwayError, match="Remove 'seeds' or 'windows'"):
+        suite(train=[entry | {"seeds": [1]}])
 
 
 def test_the_embedded_suite_has_ten_paired_held_out_seeds_and_workloads_of_its_own() -> None:

@@ -29,6 +29,7 @@ from headway.config.wording import cut, shown, suggest
 from headway.errors import HeadwayError
 from headway.evolve.evaluation import Case
 from headway.evolve.objectives import OBJECTIVES_FORM, Objective, read_objectives
+from headway.evolve.windows import Windows, scenarios
 from headway.policies.bundle import POLICIES_FORM, Bundle
 from headway.scenario import references
 from headway.scenario.cluster_spec import Cluster
@@ -111,7 +112,8 @@ class EntryKeys(Struct):
     """An entry of `train`, `validation` or `held_out`: one case for each of its seeds."""
 
     workload: Annotated[Any, Form.of(str, WorkloadSpec), "name of one of `workloads`, or a workload section"]
-    seeds: Annotated[Any, SEEDS_FORM, "list of seeds, or a range such as 101..110"]
+    seeds: Annotated[Any, SEEDS_FORM, "list of seeds, or a range such as 101..110"] = None
+    windows: Annotated[Windows | None, "windows of a trace, instead of seeds"] = None
     name: Annotated[str | None, Doc("name of the cases", default="the name of the workload")] = None
     cluster: Annotated[Any, Form.of(Part(Cluster), None), "changes of the cluster"] = msgspec.field(
         default_factory=dict
@@ -234,12 +236,23 @@ def _cases(data: object, where: str, shared: Json, workloads: object) -> Iterabl
     name = entry.name or name
     if not name:
         raise HeadwayError(f"{where}.name: is missing. An inline workload needs a name.")
+    if entry.windows is None and entry.seeds is None:
+        raise HeadwayError(f"{where}: 'seeds' is missing. An entry needs seeds, or the windows of a trace.")
+    if entry.windows is None:
+        loaded = _scenario(scenario, name, where)
+        resolved, key = loaded.resolved(), loaded.key()
+        return [Case(name, resolved, seed, key) for seed in _seeds(entry.seeds, f"{where}.seeds")]
+    if entry.seeds is not None:
+        raise HeadwayError(f"{where}.seeds: windows are the replicates of a trace. Remove 'seeds' or 'windows'.")
+    parts = [_scenario(part, name, where) for part in scenarios(entry.windows, scenario, f"{where}.windows")]
+    return [Case(name, part.resolved(), number, part.key()) for number, part in enumerate(parts)]
+
+
+def _scenario(scenario: Json, name: str, where: str) -> Scenario:
     try:
-        loaded = Scenario.load({**scenario, "name": name, "seed": 0})
+        return Scenario.load({**scenario, "name": name, "seed": 0})
     except HeadwayError as error:
         raise HeadwayError(f"{where}: {error}") from None
-    resolved, key = loaded.resolved(), loaded.key()
-    return [Case(name, resolved, seed, key) for seed in _seeds(entry.seeds, f"{where}.seeds")]
 
 
 def _workload(data: object, known: object, where: str) -> tuple[str, Json]:
