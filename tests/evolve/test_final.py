@@ -17,6 +17,7 @@ import headway.evolve.selection as selection
 from headway.evolve import Bundle, CaseResult, Evaluation, Suite
 from headway.evolve.fitness import over, over_baseline
 from headway.evolve.journal import Judged
+from headway.evolve.search_tables import report
 from headway.evolve.texts import readable
 
 Run = Callable[..., CompletedProcess[str]]
@@ -111,7 +112,7 @@ def test_the_headroom_of_a_workload_is_the_best_gain_of_any_policy(monkeypatch: 
     own, best = result.headroom["prefixes"]
     assert own == pytest.approx(0.01) and best.name == "lmetric" and best.gain.workloads["prefixes"] > 0.1
     assert result.document()["headroom"]["prefixes"]["policy"] == "lmetric"
-    assert "Headroom" in repr(result)
+    assert any("Headroom" in str(part) for part in report(result))
 
 
 def test_a_gain_that_chance_may_have_made_is_not_called_one(monkeypatch: pytest.MonkeyPatch) -> None:

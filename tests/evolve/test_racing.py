@@ -49,7 +49,7 @@ def test_without_enough_finalists_no_candidate_stops() -> None:
 
 def test_a_candidate_behind_the_bar_stops_and_counts_as_worse_than_the_finalists() -> None:
     cache = Cache()
-    candidates = [Bundle.of(routing="least-loaded"), Bundle.of(routing="random")]
+    candidates = [Bundle.of(routing="random"), Bundle.of(routing="least-loaded")]
     whole = evaluate_many(candidates, SMALL, cache=cache)
     first = whole[1].cases[0].gains[PRIMARY]
     assert first < whole[0].cases[0].gains[PRIMARY]

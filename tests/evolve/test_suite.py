@@ -131,8 +131,8 @@ def test_a_suite_that_is_not_there_is_told_with_what_may_have_been_meant() -> No
 
 def windows(**changes: int) -> dict[str, Any]:
     trace = {"trace": {"format": "mooncake", "path": str(ROOT / "examples" / "05_trace.jsonl")}}
-    keys = {"first": 4, "requests": 20, "count": 3, "lead_in": 4, "every": 30, **changes}
-    return {"workloads": {"all": trace}, "train": [{"workload": "all", "windows": keys}], "validation": []}
+    keys = {"first": 4, "requests": 20, "windows": 3, "lead_in": 4, "every": 30, **changes}
+    return {"workloads": {"all": trace}, "train": [{"workload": "all", "seeds": keys}], "validation": []}
 
 
 def test_windows_of_a_trace_are_replicates_whose_lead_in_does_not_count() -> None:
@@ -150,20 +150,18 @@ def test_windows_of_a_trace_are_replicates_whose_lead_in_does_not_count() -> Non
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"every": 19}, "train[0].windows.every: must be at least 20, so that windows do not overlap"),
-        ({"lead_in": 5}, "train[0].windows.first: must be at least 5, so that the lead-in has its requests"),
-        ({"count": 0}, "train[0].windows.count"),
+        ({"every": 19}, "train[0].seeds.every: must be at least 20, so that windows do not overlap"),
+        ({"lead_in": 5}, "train[0].seeds.first: must be at least 5, so that the lead-in has its requests"),
+        ({"windows": 0}, "train[0].seeds.windows"),
     ],
 )
 def test_windows_that_cannot_be_are_refused(changes: dict[str, int], words: str) -> None:
     with pytest.raises(HeadwayError) as caught:
         suite(**windows(**changes), held_out=[])
     assert words in str(caught.value)
-    entry = {"workload": "plain", "windows": {"requests": 5, "count": 2}}
+    entry = {"workload": "plain", "seeds": {"requests": 5, "windows": 2}}
     with pytest.raises(HeadwayError, match="only a trace has windows"):
         suite(train=[entry])
-    with pytest.raises(HeadwayError, match="Remove 'seeds' or 'windows'"):
-        suite(train=[entry | {"seeds": [1]}])
 
 
 def test_the_embedded_suite_has_ten_paired_held_out_seeds_and_workloads_of_its_own() -> None:

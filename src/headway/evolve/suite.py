@@ -49,7 +49,7 @@ def _changes(*without: str) -> Form:
     return Form.of(Part(Scenario, without=without, changes=True), None)
 
 
-SEEDS_FORM: Final = Form.of(list[int], {"type": "string", "pattern": r"^\s*[0-9]+\s*\.\.\s*[0-9]+\s*$"})
+SEEDS_FORM: Final = Form.of(list[int], {"type": "string", "pattern": r"^\s*[0-9]+\s*\.\.\s*[0-9]+\s*$"}, Windows)
 ENTRIES_FORM: Final = Form.of(Later("cases", lambda: list[EntryKeys]))
 
 
@@ -112,8 +112,7 @@ class EntryKeys(Struct):
     """An entry of `train`, `validation` or `held_out`: one case for each of its seeds."""
 
     workload: Annotated[Any, Form.of(str, WorkloadSpec), "name of one of `workloads`, or a workload section"]
-    seeds: Annotated[Any, SEEDS_FORM, "list of seeds, or a range such as 101..110"] = None
-    windows: Annotated[Windows | None, "windows of a trace, instead of seeds"] = None
+    seeds: Annotated[Any, SEEDS_FORM, "list of seeds, a range such as 101..110, or the windows of a trace"]
     name: Annotated[str | None, Doc("name of the cases", default="the name of the workload")] = None
     cluster: Annotated[Any, Form.of(Part(Cluster), None), "changes of the cluster"] = msgspec.field(
         default_factory=dict
@@ -236,15 +235,12 @@ def _cases(data: object, where: str, shared: Json, workloads: object) -> Iterabl
     name = entry.name or name
     if not name:
         raise HeadwayError(f"{where}.name: is missing. An inline workload needs a name.")
-    if entry.windows is None and entry.seeds is None:
-        raise HeadwayError(f"{where}: 'seeds' is missing. An entry needs seeds, or the windows of a trace.")
-    if entry.windows is None:
+    if not isinstance(entry.seeds, dict):
         loaded = _scenario(scenario, name, where)
         resolved, key = loaded.resolved(), loaded.key()
         return [Case(name, resolved, seed, key) for seed in _seeds(entry.seeds, f"{where}.seeds")]
-    if entry.seeds is not None:
-        raise HeadwayError(f"{where}.seeds: windows are the replicates of a trace. Remove 'seeds' or 'windows'.")
-    parts = [_scenario(part, name, where) for part in scenarios(entry.windows, scenario, f"{where}.windows")]
+    windows = read(Windows, entry.seeds, f"{where}.seeds")
+    parts = [_scenario(part, name, where) for part in scenarios(windows, scenario, f"{where}.seeds")]
     return [Case(name, part.resolved(), number, part.key()) for number, part in enumerate(parts)]
 
 

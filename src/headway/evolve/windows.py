@@ -22,7 +22,7 @@ class Windows(Struct, frozen=True):
     """Windows of equal size, counted in requests of the trace after its own transforms."""
 
     requests: Annotated[int, Meta(ge=1), "requests that count in each window"]
-    count: Annotated[int, Meta(ge=1, le=MOST), "number of windows"]
+    windows: Annotated[int, Meta(ge=1, le=MOST), "number of windows"]
     first: Annotated[int, Meta(ge=0), "number of the first request that counts, from 0"] = 0
     lead_in: Annotated[int, Meta(ge=0), "requests before each window that are replayed and do not count"] = 0
     every: Annotated[
@@ -38,12 +38,12 @@ def scenarios(windows: Windows, scenario: Json, where: str) -> Iterator[Json]:
     trace = workload.get("trace")
     step = windows.requests if windows.every is None else windows.every
     if not isinstance(trace, dict):
-        raise HeadwayError(f"{where}: only a trace has windows. Set 'seeds' for a generated workload.")
+        raise HeadwayError(f"{where}: only a trace has windows. Set a list of seeds, or a range.")
     if step < windows.requests:
         raise HeadwayError(f"{where}.every: must be at least {windows.requests}, so that windows do not overlap.")
     if windows.first < windows.lead_in:
         raise HeadwayError(f"{where}.first: must be at least {windows.lead_in}, so that the lead-in has its requests.")
-    for number in range(windows.count):
+    for number in range(windows.windows):
         start = windows.first + number * step
         cut = {"slice": {"requests": [start - windows.lead_in, start + windows.requests]}}
         sliced = {**trace, "transforms": [*(trace.get("transforms") or []), cut]}
