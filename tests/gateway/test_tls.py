@@ -140,7 +140,7 @@ def rotating(live, tmp_path, text: str, loop=None):
     return gateway, gateway.call(start())
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("loop", [pytest.param("asyncio", marks=pytest.mark.full), "uvloop"])
 def test_certificates_change_under_load_and_no_request_fails(live, tmp_path, loop):
     new_loop = pytest.importorskip(loop).new_event_loop
     authority = Authority(tmp_path)

@@ -76,6 +76,7 @@ def admitted(path, worker: int, workers: int, seed: int, results) -> None:
     results.put((passed, most, began, time.monotonic()))
 
 
+@pytest.mark.full
 def test_worker_processes_share_one_limit_exactly(tmp_path) -> None:
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
