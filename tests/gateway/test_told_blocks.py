@@ -225,6 +225,15 @@ def test_of_several_groups_of_layers_one_that_keeps_whole_prompts_is_followed():
     assert book.counts == Counts(groups=2)
 
 
+@pytest.mark.parametrize("kind", ["mamba", "chunked_local_attention", "sliding_window_mla", "cross_attention"])
+def test_layers_that_keep_a_part_of_a_prompt_are_not_followed(kind):
+    sink, book = ledger()
+    tell(book, prompt_event(range(8), group_idx=0, kv_cache_spec_kind=kind))
+    assert not sink.runs
+    tell(book, prompt_event(range(8), group_idx=1, kv_cache_spec_kind="mla_attention"))
+    assert len(sink.runs) == 2
+
+
 def test_a_name_that_stands_for_two_blocks_is_taken_for_the_first():
     """As with engines whose hashes do not commit to what is before."""
     sink, book = ledger()

@@ -41,7 +41,13 @@ def manager(data: dict[str, Any]) -> KVCacheManager:
     mode = data["kept"]
     span = LONGEST if mode == "none" else size  # tokens of a block in a group of states
     specs += [
-        MambaSpec(block_size=span, shapes=((1,),), dtypes=(torch.float32,), mamba_cache_mode=mode)
+        MambaSpec(
+            block_size=span,
+            shapes=((1,),),
+            dtypes=(torch.float32,),
+            mamba_cache_mode=mode,
+            num_speculative_blocks=data["drafts"],
+        )
         for _ in range(data["states"])
     ]
     groups = [KVCacheGroupSpec([f"layer.{place}"], spec) for place, spec in enumerate(specs)]
@@ -85,11 +91,12 @@ def answer(data: dict[str, Any]) -> list[dict[str, Any]]:
             request.num_computed_tokens = 0
             request.status = RequestStatus.PREEMPTED
         # vLLM moves each window when it is the request's turn. Headway moves all of them first.
-        for row, _, enters, _ in step["runs"]:
+        for row, _, enters, _, computed in step["runs"]:
             if not enters:
-                cache.remove_skipped_blocks(str(row), requests[str(row)].num_computed_tokens)
+                requests[str(row)].num_computed_tokens = computed  # the drafts of the last step that were accepted
+                cache.remove_skipped_blocks(str(row), computed)
         hits = []
-        for row, tokens, enters, known in step["runs"]:
+        for row, tokens, enters, known, _ in step["runs"]:
             request = requests.get(str(row))
             if request is None:
                 params = SamplingParams(max_tokens=LONGEST)

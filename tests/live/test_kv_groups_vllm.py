@@ -24,7 +24,7 @@ Json = dict[str, Any]
 HERE = Path(__file__).parent
 PYTHON = HERE.parent.parent / ".venv-live" / "bin" / "python"
 TOY = {"hidden": 64, "heads": 4, "kv_heads": 1, "params": 100_000, "name": "toy"}
-NONE = {"full": 1, "windows": 0, "window": 0, "states": 0, "kept": "none"}
+NONE = {"full": 1, "windows": 0, "window": 0, "states": 0, "kept": "none", "drafts": 0}
 COSTLESS = dict.fromkeys(("prefill_token", "prefill_pair", "context_token"), "0s")
 
 
@@ -48,10 +48,13 @@ class Recorder:
         for job in batch.running:
             self.prompts.setdefault(job.row, tokens_of(job))
             enters = self.before.get(job.row) != job.order
-            known = job.known if job.row in chunks else job.request.prompt_tokens + batch.steps - job.decoding_from
+            known, computed = job.known, job.computed
+            if job.row not in chunks:
+                known = job.request.prompt_tokens + batch.generated(job)
+                computed = known - 1
             if enters:
-                cached[str(job.row)] = job.computed
-            runs.append([job.row, chunks.get(job.row, 1), enters, known])
+                cached[str(job.row)] = computed
+            runs.append([job.row, chunks.get(job.row, batch.width), enters, known, computed])
         left = [row for row, order in self.before.items() if now.get(row) != order]
         self.steps.append({"left": left, "runs": runs, "cached": cached})
         self.free.append(cache.pool.total - cache.pool.held)
@@ -138,14 +141,14 @@ def both(
 
     patch.setattr(StepScheduler, "form_step", noting)
     result = headway.simulate(given)
-    cluster = given["cluster"]
+    cluster, kept = given["cluster"], groups.get("kept", "none")
     data = {
         **NONE,
         **groups,
         "pages": cluster["kv"]["gpu_blocks"],
         "block_tokens": cluster["kv"]["block_tokens"],
         "max_batch_tokens": cluster["max_batch_tokens"],
-        "caching": cluster["kv"]["prefix_caching"] and not (groups.get("states") and "kept" not in groups),
+        "caching": cluster["kv"]["prefix_caching"] and not (groups.get("states") and kept == "none"),
         "prompts": recorder.prompts,
         "steps": recorder.steps,
     }
@@ -242,6 +245,21 @@ def test_hits_are_close_to_those_of_vllm_if_states_are_evicted(
         assert result.summary()["instances"][0]["evicted_blocks"] > 0
     print(f"{kept}: {ours} and {theirs} tokens hit")
     assert ours == pytest.approx(theirs, rel=0.1)
+
+
+@pytest.mark.parametrize("drafts", [1, 3])
+@pytest.mark.parametrize("kept", ["", "none", "all", "align"])
+def test_free_blocks_are_those_of_vllm_if_decodes_verify_drafts(
+    engine: Engine, kept: str, drafts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With two groups of windows, or of states that are kept in different ways."""
+    groups: Json = {"states": 2, "kept": kept, "drafts": drafts} if kept else {"windows": 2, "window": 40}
+    given = scenario(3, 1, 0 if kept else 2, 40, 9000, True, 2 if kept else 0, kept or "none")
+    given["cluster"]["speculation"] = {"tokens": drafts, "acceptance": 0.6}
+    recorder, answer, result = both(engine, given, groups, monkeypatch)
+    steps, counts, other = compare(recorder, answer)
+    assert (counts, other) == (0, 0) and steps > 100
+    assert result.summary()["speculation"]["accepted_tokens"] > 500
 
 
 @pytest.mark.parametrize(

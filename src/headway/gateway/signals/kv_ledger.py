@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headway.gateway.signals.kv_batches import Cleared, Counts, Event, Hash, Removed, Stored
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # An own block (a block of the gateway's size): key of its parent (or the root), its key, index of its first token,
 # index after its last token.
 Run = tuple[int, int, int, int]
+# Words in the names of kinds of layers that do not keep all tokens of a prompt.
+PARTS: Final = ("sliding", "chunked_local", "mamba", "encoder", "cross")
 GUESSED, PARTIAL, EXACT = "guessed", "partial", "exact"  # how well an engine's cache is known
 
 
@@ -150,7 +152,7 @@ class Ledger:
         """Return whether the ledger follows the event's group of layers. It follows one group: the first whose layers
         keep the KV of whole prompts, not only of a sliding window."""
         if event.group is not None:
-            windowed = event.window is not None or any(word in (event.kind or "") for word in ("sliding", "mamba"))
+            windowed = event.window is not None or any(word in (event.kind or "") for word in PARTS)
             if not windowed and not self.grouped:
                 self.group, self.grouped = event.group, True
             if windowed or event.group != self.group:
