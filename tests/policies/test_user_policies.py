@@ -16,6 +16,7 @@ import pytest
 from command_line import interruptible
 from headway.cli import status
 from headway.errors import HeadwayError
+from headway.evolve.worker import confined
 from headway.experiment.compare import compare
 from headway.experiment.run import simulate
 from headway.policies import registry
@@ -246,6 +247,7 @@ def test_a_search_names_a_policy_that_hangs(tmp_path, monkeypatch, capsys, how):
     body = ROUTE + f"if request.id == 3:\n            {HANGS[how]}        return Route('instance-0')\n"
     before = 'from typing import Annotated\nfrom headway import Bounds\n@policy("routing", "stuck")\n'
     stuck = own(tmp_path, f"    patience: Annotated[int, Bounds(0, 9)] = 4\n{body}", before)
+    assert confined("operator:add", (1, 2)) == 3  # a worker that starts before the limit changes
     assert status(["evolve", "--template", stuck, "--evaluations", "1", "--policy-timeout", "200ms"]) == 2
     assert "in Own.route: has not returned for 0.2 s, at request 3." in capsys.readouterr().err
 

@@ -31,6 +31,7 @@ from headway.evolve.compiled_engine import compiled_path
 from headway.evolve.limits import Limits
 from headway.evolve.zygote import CHUNK, HEADER, frame_of, is_whole, write_all
 from headway.experiment.jobs import Job, available
+from headway.experiment.policy_guard import TIMEOUT as POLICY_TIMEOUT
 from headway.experiment.runner import Runner, runner_of
 
 Arguments = Sequence[Any] | Mapping[str, Any]  # positional arguments, or arguments by name
@@ -271,7 +272,7 @@ def _frame(task: Task, limits: Limits) -> bytes:
     except OSError:  # the current folder was removed
         folder = "/"
     try:
-        return frame_of([task.call, _plain(task.arguments), asdict(limits), folder])
+        return frame_of([task.call, _plain(task.arguments), asdict(limits), folder, os.environ.get(POLICY_TIMEOUT)])
     except (TypeError, ValueError, RecursionError) as error:
         raise HeadwayError(f"{WHERE}: JSON cannot hold the arguments of {task.call}: {one_line(error)}.") from None
 

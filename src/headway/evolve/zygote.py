@@ -24,6 +24,7 @@ from typing import Any, Final, NoReturn
 from headway.config.wording import one_line
 from headway.errors import HeadwayError
 from headway.evolve.limits import MB, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, Limits, confine, control, sieve
+from headway.experiment.policy_guard import TIMEOUT as POLICY_TIMEOUT
 from headway.policies import registry
 
 Arguments = list[Any] | dict[str, Any]  # positional arguments, or arguments by name
@@ -73,8 +74,17 @@ def main(parent: int) -> None:
     with contextlib.suppress(BrokenPipeError):
         zygote = Zygote(parent, tasks)
         while (text := zygote.next()) is not None:
-            call, arguments, limits, folder = json.loads(text)
+            call, arguments, limits, folder, policy_timeout = json.loads(text)
+            _set_policy_timeout(policy_timeout)
             write_all(answers, zygote.attend(call, arguments, Limits(**limits), folder))
+
+
+def _set_policy_timeout(text: str | None) -> None:
+    """Adopt the caller's limit for policies, which may have changed since this process started."""
+    if text is None:
+        os.environ.pop(POLICY_TIMEOUT, None)
+    else:
+        os.environ[POLICY_TIMEOUT] = text
 
 
 def _warm_up() -> None:
