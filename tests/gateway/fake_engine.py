@@ -113,12 +113,21 @@ class Connection(asyncio.Protocol):
         if not self.transport.is_closing():
             self.answer()
 
+    @property
+    def document(self) -> dict[str, Any]:
+        """The body, if it is a JSON object; otherwise {}."""
+        try:
+            document = json.loads(self.body)
+        except ValueError:
+            return {}
+        return document if isinstance(document, dict) else {}
+
     def logprobs(self, count: int, first: int = 0) -> dict[str, Any] | None:
         """Return the log-probabilities of `count` tokens from number `first` on, if the request asks for them."""
         logprob, later = self.engine.logprob, self.engine.later
         if later is not None and first >= later[0]:
             logprob = later[1]
-        wants = json.loads(self.body).get("logprobs") not in (None, False)
+        wants = self.document.get("logprobs") not in (None, False)
         return logprobs(self.target, [logprob] * count) if wants and logprob is not None else None
 
     def answer(self) -> None:
@@ -134,7 +143,7 @@ class Connection(asyncio.Protocol):
             self.transport.write(b"this is no HTTP\r\n\r\n")
         elif mode in ("error", "busy"):
             self.say(500 if mode == "error" else 503, {"error": {"message": "no", "type": "server_error"}})
-        elif json.loads(self.body).get("stream"):
+        elif self.document.get("stream"):
             self.transport.write(
                 HEAD.format(status=200, kind="text/event-stream", more="transfer-encoding: chunked\r\n").encode()
             )

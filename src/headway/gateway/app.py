@@ -131,6 +131,7 @@ class App:
         self.web_tokens: WebTokens | None = None
         if config.jwt is not None:
             self.web_tokens = self.reception.web_tokens = WebTokens(clock, config.jwt, self.ledger)
+        self.reception.routes = config.routes
         # policies and operators
         self.shadows = Shadows(clock, plane, self.journals)
         self.switch = PolicySwitch(clock, plane, waiting, config.defaults)

@@ -18,6 +18,7 @@ from headway.config.units import positive_duration_ps
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.gateway.api_keys import Keyring
+from headway.gateway.apis.routes import RouteSpec, read_routes
 from headway.gateway.cascade.chains import CascadeKeys, Chain, read_chains
 from headway.gateway.deciding.policy_versions import MOST_FAILURES
 from headway.gateway.engines.engine_health import HealthSettings
@@ -180,6 +181,11 @@ class Config(Struct, frozen=True, kw_only=True):
         Unit("mapping", read_fallbacks, dict, form=Form.of(dict[str, FallbackModels], None)),
         "models that answer if a model cannot, as in {m-70b: [m-8b]}; see [APIs and models](apis.md#fallbacks)",
     ] = {}
+    routes: Annotated[
+        tuple[RouteSpec, ...],
+        Unit("list of mappings", read_routes, list, form=Form.of(list[RouteSpec])),
+        "further paths that pass through to engines; see [APIs and models](apis.md#routes)",
+    ] = ()
     disaggregation: Annotated[
         HandoverSettings | None, "see [Prefill/decode disaggregation](disaggregation-live.md)"
     ] = None
@@ -207,6 +213,9 @@ class Config(Struct, frozen=True, kw_only=True):
         for name in self.aliases:
             if name in self.chains:
                 raise HeadwayError(f"aliases.{name}: a cascade has this name. Use another name.")
+        for number, route in enumerate(self.routes):
+            if (route.body_limit or 0) > self.limits.body_bytes:
+                raise HeadwayError(f"routes[{number}].body_limit: is above `body` of `limits`. Raise that limit first.")
         for name in self.fallbacks:
             if name in self.chains:
                 raise HeadwayError(f"fallbacks.{name}: this model begins a cascade, which asks its next model instead.")

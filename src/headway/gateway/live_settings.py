@@ -65,6 +65,9 @@ def live_settings(
     def set_fallbacks(config: Config) -> None:
         reception.fallbacks = config.fallbacks
 
+    def set_routes(config: Config) -> None:
+        reception.routes = config.routes
+
     return {
         "keys": set_keys,
         "classes": set_classes,
@@ -77,4 +80,5 @@ def live_settings(
         "cascade": set_cascade,
         "aliases": set_aliases,
         "fallbacks": set_fallbacks,
+        "routes": set_routes,
     }

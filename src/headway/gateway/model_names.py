@@ -49,10 +49,7 @@ def replace_model(body: bytes, model: str) -> bytes:
 
 def find_model(body: bytes) -> tuple[int, int]:
     """Return the offsets at which the value of the field `model` begins and ends."""
-    try:
-        fields = read_fields(body)
-    except UnicodeDecodeError:
-        raise HeadwayError("the text is not UTF-8") from None
+    fields = read_fields(body)
     if len(fields) > MOST_FIELDS:
         raise HeadwayError(f"the request has more than {MOST_FIELDS:,} fields")
     sizes = {name: len(value) for name, value in fields.items()}

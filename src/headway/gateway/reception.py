@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -13,6 +13,7 @@ from headway.errors import HeadwayError
 from headway.gateway.api_keys import FORBIDDEN, UNKNOWN, Key
 from headway.gateway.apis.api import APIS, RESPONSES, api_of
 from headway.gateway.apis.response_ids import ResponseIds
+from headway.gateway.apis.routes import ROUTE, Routed, find_routes, read_routed
 from headway.gateway.cascade.cascade import Cascade
 from headway.gateway.exchange import SHUTTING_DOWN, Exchange
 from headway.gateway.intake import NOT_YET
@@ -29,6 +30,7 @@ from headway.http.wire import ClientConnection
 
 if TYPE_CHECKING:
     from headway.gateway.api_keys import Keyring
+    from headway.gateway.apis.routes import RouteSpec
     from headway.gateway.cascade.chains import Chain
     from headway.gateway.intake import Intake
     from headway.gateway.json_web_tokens import WebTokens
@@ -57,6 +59,7 @@ class Reception:
         self.web_tokens: WebTokens | None = None
         self.aliases: Mapping[str, str] = {}
         self.fallbacks: Mapping[str, FallbackModels] = {}
+        self.routes: Sequence[RouteSpec] = ()
         self.response_ids = ResponseIds(services)
         self.seconds, self.count_refusal = services.clock.seconds, metrics.count_refusal
         self.on_refusal: Callable[[ClientConnection, Incoming, int, str], None] | None = None
@@ -80,13 +83,10 @@ class Reception:
             self._answer(client, incoming, path)
             return
         key: Key | None = None
-        if self.keyring is not None or self.web_tokens is not None:
-            key, refusal = self._owner(incoming.named)
-            if key is not None:
-                refusal = key.take(self.seconds())
-            if refusal is not None:
-                self._refuse(client, incoming, refusal.status, refusal.why, refusal.retry_after)
-                return
+        if (self.keyring is not None or self.web_tokens is not None) and (
+            key := self._take_key(client, incoming)
+        ) is None:
+            return
         try:
             body = api.read(incoming.body)
             if api is RESPONSES:
@@ -131,6 +131,54 @@ class Reception:
         client.exchange = exchange
         self.intake.begin(exchange, body, exchange.begin)
 
+    def _take_key(self, client: ClientConnection, incoming: Incoming) -> Key | None:
+        """Return the key or token of a request, and count the request. If the key is missing or a limit forbids the
+        request, refuse it and return None."""
+        key, refusal = self._owner(incoming.named)
+        if key is not None:
+            refusal = key.take(self.seconds())
+        if refusal is None:
+            return key
+        self._refuse(client, incoming, refusal.status, refusal.why, refusal.retry_after)
+        return None
+
+    def _begin_routed(self, client: ClientConnection, incoming: Incoming, routes: Sequence[RouteSpec]) -> None:
+        """Begin a request of a route of the gateway's file."""
+        method = incoming.method.decode("latin-1")
+        route = next((route for route in routes if method in route.methods), None)
+        if route is None:
+            allow = ", ".join(dict.fromkeys(name for route in routes for name in route.methods))
+            self._refuse(client, incoming, 405, f"this path needs one of the methods {allow}", allow=allow)
+            return
+        if route.body_limit is not None and len(incoming.body) > route.body_limit:
+            self._refuse(client, incoming, 413, f"the body is larger than {route.body_limit:,} bytes")
+            return
+        key: Key | None = None
+        if (self.keyring is not None or self.web_tokens is not None) and (
+            key := self._take_key(client, incoming)
+        ) is None:
+            return
+        try:
+            asked, body = read_routed(route, incoming, self.aliases, self.services.fleet.models)
+            if key is not None and key.models is not None and (asked or incoming.body) and asked not in key.models:
+                key.release()
+                self._refuse(client, incoming, FORBIDDEN.status, FORBIDDEN.why)
+                return
+            request = self.intake.request(ROUTE.kind, incoming, body, key)
+        except (msgspec.MsgspecError, HeadwayError) as error:
+            if key is not None:
+                key.release()
+            self._refuse(client, incoming, 400, f"invalid request: {error}")
+            return
+        exchange = Routed(self.services, client, incoming, request, False, key, ROUTE)
+        exchange.route = route
+        if key is not None and (refusal := self._reserve(key, exchange)) is not None:
+            key.release()
+            self._refuse(client, incoming, refusal.status, refusal.why, refusal.retry_after)
+            return
+        client.exchange = exchange
+        self.intake.begin(exchange, body, exchange.begin)
+
     def _reserve(self, key: Key, exchange: Exchange) -> Refusal | None:
         """Take the tokens that the request may use from the key's account. If they exceed its limit, return the
         refusal."""
@@ -163,6 +211,8 @@ class Reception:
     def _answer(self, client: ClientConnection, incoming: Incoming, path: bytes) -> None:
         if path in APIS:
             self._refuse(client, incoming, 405, "this path needs the method POST", allow="POST")
+        elif self.routes and (routes := find_routes(self.routes, path)):
+            self._begin_routed(client, incoming, routes)
         elif path not in LOCAL:
             self._refuse(client, incoming, 404, f"unknown path {path.decode('latin-1')}")
         elif incoming.method != b"GET":

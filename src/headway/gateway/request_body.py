@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from itertools import pairwise
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -22,6 +22,8 @@ LONGEST_MODEL: Final = 1024  # maximum length of a model's name, in characters
 Digest = Callable[[bytes | memoryview, int], int]  # a hash function; its arguments are the data and a seed
 Fields = dict[str, Raw]
 Chat = tuple[list[dict[str, Any]], Any, Any]  # messages, tools, and further values for the chat template
+Decoded = TypeVar("Decoded")
+KV_FIELDS: Final = ("kv_transfer_params", "bootstrap_host", "bootstrap_port", "bootstrap_room", "headway_kv")
 NULL: Final = b"null"
 NOTHING: Final = (NULL, b"false")
 
@@ -103,12 +105,7 @@ def reader(kind: type[Body]) -> Callable[[bytes], Body]:
     decode: Callable[[bytes], Body] = msgspec.json.Decoder(kind).decode
 
     def read(data: bytes) -> Body:
-        try:
-            body = decode(data)
-        except UnicodeDecodeError:
-            raise msgspec.DecodeError("the text is not UTF-8") from None
-        except RecursionError:
-            raise msgspec.DecodeError("the document is nested too deeply") from None
+        body = decode_safely(decode, data)
         if len(body.messages) == len(NULL) and not is_set(body.messages):
             body.messages = Raw()
         if len(body.input) == len(NULL) and not is_set(body.input):
@@ -118,6 +115,16 @@ def reader(kind: type[Body]) -> Callable[[bytes], Body]:
         return body
 
     return read
+
+
+def decode_safely(decode: Callable[[bytes], Decoded], data: bytes) -> Decoded:
+    """Decode JSON, with msgspec.MsgspecError as the only exception."""
+    try:
+        return decode(data)
+    except UnicodeDecodeError:
+        raise msgspec.DecodeError("the text is not UTF-8") from None
+    except RecursionError:
+        raise msgspec.DecodeError("the document is nested too deeply") from None
 
 
 read_body: Final = reader(Body)
@@ -182,8 +189,13 @@ class BlockKeys:
         return keys
 
 
-read_fields: Callable[[bytes], Fields] = msgspec.json.Decoder(Fields).decode
+_fields: Callable[[bytes], Fields] = msgspec.json.Decoder(Fields).decode
 _encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
+
+
+def read_fields(data: bytes) -> Fields:
+    """Return the fields of a JSON object. Raise msgspec.MsgspecError if it is none."""
+    return decode_safely(_fields, data)
 
 
 def asks_for(fields: Fields, name: str) -> bool:

@@ -1,0 +1,98 @@
+"""Prompts of the Responses API and of the Messages API have the same block keys as the same prompts of a chat."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("tokenizers", reason="the extras `gateway` and `tokens` are not installed")
+
+from test_prompt_tokens import exact, folder  # noqa: F401  (fixtures)
+
+from headway.gateway.apis.api import APIS
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Bern"}'}}
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+CHAT = {
+    "model": "m",
+    "messages": [
+        {"role": "system", "content": "be kind " * 20},
+        {"role": "user", "content": "how is the weather " * 20},
+        {"role": "assistant", "content": "I look", "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "c1", "content": "rain"},
+        {"role": "user", "content": "and tomorrow?"},
+    ],
+    "tools": [{"type": "function", "function": {"name": "weather", "description": "w", "parameters": SCHEMA}}],
+}
+MESSAGES = {
+    "model": "m",
+    "max_tokens": 5,
+    "system": [
+        {"type": "text", "text": "x-anthropic-billing-header: 1"},
+        {"type": "text", "text": "be kind " * 20, "cache_control": {"type": "ephemeral"}},
+    ],
+    "messages": [
+        {"role": "user", "content": "how is the weather " * 20},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "text", "text": "I look"},
+                {"type": "tool_use", "id": "c1", "name": "weather", "input": {"city": "Bern"}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "rain"}]},
+                {"type": "text", "text": "and tomorrow?"},
+            ],
+        },
+    ],
+    "tools": [{"name": "weather", "description": "w", "input_schema": SCHEMA}],
+}
+RESPONSES = {
+    "model": "m",
+    "instructions": "be kind " * 20,
+    "input": [
+        {"role": "user", "content": [{"type": "input_text", "text": "how is the weather " * 20}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look"}]},
+        {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city": "Bern"}'},
+        {"type": "function_call_output", "call_id": "c1", "output": "rain"},
+        {"role": "user", "content": "and tomorrow?"},
+    ],
+    "tools": [{"type": "function", "name": "weather", "description": "w", "parameters": SCHEMA}],
+}
+
+
+def read(path, document):
+    return APIS[path].read(json.dumps(document).encode())
+
+
+def test_the_same_prompt_has_the_same_keys_in_every_api(exact):  # noqa: F811
+    chat = exact.path(read(b"/v1/chat/completions", CHAT))
+    assert len(chat[0].keys) > 10
+    assert exact.path(read(b"/v1/messages", MESSAGES)) == chat
+    assert exact.path(read(b"/v1/responses", RESPONSES)) == chat
+    assert exact.unread == 0
+
+
+def test_a_text_alone_is_a_message_of_the_user(exact):  # noqa: F811
+    document = {"model": "m", "messages": [{"role": "user", "content": "hello " * 50}]}
+    response = {"model": "m", "input": "hello " * 50}
+    assert exact.path(read(b"/v1/responses", response)) == exact.path(read(b"/v1/chat/completions", document))
+
+
+@pytest.mark.parametrize("wrong", [1, [1], [{}], {"a": 1}, [{"role": "user", "content": [{"type": "tool_use"}]}]])
+def test_a_malformed_prompt_is_hashed_by_its_bytes(exact, wrong):  # noqa: F811
+    unread = exact.unread
+    exact.path(read(b"/v1/messages", {"model": "m", "system": "x", "messages": wrong}))
+    exact.path(read(b"/v1/responses", {"model": "m", "instructions": 1, "input": [wrong]}))
+    assert exact.unread == unread + 2
+
+
+@pytest.mark.parametrize("path", [b"/v1/messages", b"/v1/responses"])
+def test_a_longer_conversation_begins_with_the_shorter_one_by_bytes_too(path):
+    document, field = (MESSAGES, "messages") if path == b"/v1/messages" else (RESPONSES, "input")
+    shorter = read(path, {**document, field: document[field][:-1]}).text
+    assert bytes(read(path, document).text).startswith(bytes(shorter))
