@@ -1,131 +1,40 @@
-"""Measure the cost of a decision in the policy language and in plain Python: `python benchmarks/language.py`.
+"""Measure the CPU time of decisions in the policy language and in plain Python: `python benchmarks/language.py`.
 
-Both are timed in turn, chunk by chunk. The minimum time of each counts, so that other load on the machine has little
-effect.
+A decision is all that the control plane calls: the policy's own method, including its checks of the answer. Both forms
+take turns in one process, some milliseconds each. The figure of a case is the median over the turns of the ratio.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
+from statistics import median
 from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from headway.policies.code import Program, language
-from headway.policies.code.state import Sent
+from language_cases import CASES, Case, PlainRoute, PlainScore
+
+from headway.control.router_state import RouterState
+from headway.policies import registry
+from headway.policies.context import Context
+from headway.policies.queues import Ticket
+from headway.types import PS_PER_SECOND, Delay, Estimate, Priority, Reject, Request, Route, Scale
 from headway.types import Path as Prompt
-from headway.types import Priority, Request
 from headway.views.cluster import ClusterView
+from headway.views.engine import EngineView
+from headway.views.events import Finished
 from headway.views.instance import InstanceView
+from headway.views.pool import PoolView
 
-CHUNKS: Final = 60
-CALLS: Final = 2000  # number of instances that are scored in a chunk
-SIZES: Final = (8, 64)
-SOURCES: Final = {
-    "weighted score": """
-W = 0.7
-def score(request, instance, cluster):
-    q = 1.0 - instance.queued / 12
-    kv = instance.kv_used / instance.kv_blocks
-    s = W * q + 0.2 * (1.0 - kv) + 0.1 * instance.capacity
-    if kv > 0.9:
-        s = s - 0.5 * (kv - 0.9)
-    return s
-""",
-    "score with a loop": """
-def score(request, instance, cluster):
-    most = 1
-    for other in cluster.instances:
-        if other.queued > most:
-            most = other.queued
-    return 0.7 * (1.0 - instance.queued / most) + 0.2 * (1.0 - instance.kv_used / instance.kv_blocks)
-""",
-    "product": """
-def score(request, instance, cluster):
-    return (instance.pending_prefill_tokens + request.prompt_tokens) * -(instance.inflight + 1)
-""",
-    "route in two loops": """
-def route(request, instances, cluster):
-    most = 1
-    for other in instances:
-        if other.queued > most:
-            most = other.queued
-    best = 0
-    top = -1e9
-    place = 0
-    for view in instances:
-        kv = view.kv_used / view.kv_blocks
-        s = 0.7 * (1.0 - view.queued / most) + 0.2 * (1.0 - kv) + 0.1 * view.capacity
-        if kv > 0.9:
-            s -= 0.5 * (kv - 0.9)
-        if s > top:
-            top = s
-            best = place
-        place += 1
-    return best
-""",
-    "route by comprehensions": """
-def route(request, instances, cluster):
-    most = max(v.inflight for v in instances)
-    if most == 0:
-        return 0
-    scores = [v.inflight / most + 0.3 * v.kv_used / v.kv_blocks for v in instances]
-    low = min(scores)
-    for i in range(len(scores)):
-        if scores[i] == low:
-            return i
-    return 0
-""",
-    "tiers, hints and adapters": """
-def score(request, instance, cluster):
-    used = instance.tier_used.get("cpu", 0) / instance.tier_blocks["cpu"]
-    weight = cluster.priority.hints.get("weight", 1)
-    loaded = 1 if request.adapter in instance.adapters else 0
-    return loaded + weight * (1.0 - used) - 0.1 * instance.inflight / (1 + instance.usd_per_hour)
-""",
-    "a pair with reasons": """
-def route(request, instances, cluster):
-    prefill = None
-    decode = None
-    for one in instances:
-        if one.role == "prefill":
-            if prefill is None or one.pending_prefill_tokens < prefill.pending_prefill_tokens:
-                prefill = one
-        elif decode is None or one.kv_used < decode.kv_used:
-            decode = one
-    return send(decode, prefill=prefill, reason="fewest tokens", priority=cluster.priority.score)
-""",
-    "an estimate of each": """
-def route(request, instances, cluster):
-    best = instances[0]
-    low = 1e9
-    for one in instances:
-        wait = estimated_ttft(one, request.prompt_tokens)
-        if wait < low:
-            low = wait
-            best = one
-    return best
-""",
-    "route by a key": """
-def route(request, instances, cluster):
-    return min(instances, key=lambda v: (v.inflight, v.queued, v.index))
-""",
-}
-
-
-def situation(count: int) -> tuple[Request, tuple[InstanceView, ...], ClusterView]:
-    views = [InstanceView(index, f"i{index}", kv_blocks=1000) for index in range(count)]
-    for index, view in enumerate(views):
-        view.queued, view.kv_used, view.inflight = index * 7 % 11, index * 377 % 1000, index % 5
-        view.tier_blocks, view.tier_used = {"cpu": 1000}, {"cpu": index * 131 % 1000}
-        view.adapters, view.role = ("a", "b", f"c{index}"), ("prefill", "decode")[index % 2]
-        view._estimator = Steps()
-    cluster = ClusterView(views)
-    cluster.priority = Priority(2.0, {"weight": 0.5})
-    return Request(0, 0, 1000, Prompt((1,), (1000,)), adapter="c3"), cluster.instances, cluster
+TURNS: Final = 41
+TURN_S: Final = 0.004
+NOW_PS: Final = 1000 * PS_PER_SECOND
+Decision = Callable[[], Any]
 
 
 class Steps:
@@ -133,64 +42,125 @@ class Steps:
         return 0.001 + 1e-6 * prefill_tokens + 1e-4 * decodes + 1e-9 * context
 
 
-# What the library adds to Python, as plain functions.
-ADDED: Final[dict[str, Any]] = {
-    "send": Sent,
-    "estimated_ttft": lambda view, tokens: view.estimated_ttft(tokens),
-}
+class World:
+    """What the policies of a router see: `count` instances with different loads, and two tenants."""
+
+    def __init__(self, count: int) -> None:
+        self.views = [InstanceView(index, f"i{index}", kv_blocks=1000) for index in range(count)]
+        for index, view in enumerate(self.views):
+            view.queued, view.kv_used, view.inflight = index * 7 % 11, index * 377 % 1000, index % 5
+            view.tier_blocks, view.tier_used = {"cpu": 1000}, {"cpu": index * 131 % 1000}
+            view.adapters, view.role = ("a", "b", f"c{index}"), ("prefill", "decode")[index % 2]
+        self.cluster = ClusterView(self.views)
+        self.cluster.now_ps = NOW_PS
+        self.cluster.priority = Priority(2.0, {"weight": 0.5})
+        state = RouterState(self.cluster)
+        self.request = Request(7, NOW_PS - PS_PER_SECOND, 1000, Prompt((1, 2), (600, 1000)), adapter="c3")
+        for _ in range(3):
+            state.on_arrival(NOW_PS, self.request)
+        self.context = Context(self.views, lambda name: Random(name), Steps(), 16)
+        self.context.prefix_index(16, 31_250).touch(count - 1, self.request.path)
+
+    def decision(self, stage: str, policy: Any) -> Decision:
+        request, cluster, view = self.request, self.cluster, self.views[1]
+        if hasattr(policy, "bind"):
+            policy.bind(self.context)
+        if stage == "scheduler":
+            return scheduling(policy, len(self.views))
+        if stage == "scaling":
+            return scaling(policy, self.views)
+        if hasattr(policy, "observe"):
+            for tokens in (80, 120, 310):
+                policy.observe(Finished(NOW_PS, request, view, "completed", tokens))
+        arguments = (request, view, cluster) if stage == "decider" else (request, cluster)
+        method = {"routing": "route", "admission": "admit", "priority": "prioritise", "estimator": "estimate"}
+        call = getattr(policy, method.get(stage, "apart"))
+        return lambda: call(*arguments)
 
 
-def same(one: Any, other: Any) -> bool:
-    """Return whether two decisions are alike. Answers of `send` are compared by their parts."""
-    parts = [(each.view, each.prefill, each.reason) if isinstance(each, Sent) else each for each in (one, other)]
-    return bool(parts[0] == parts[1])
+def scheduling(policy: Any, waiting: int) -> Decision:
+    """A request arrives at a queue in which others wait, the queue is ordered anew if it wants that, and the first
+    request enters the batch."""
+    queue, engine = policy.queue(), EngineView("both", 1000, 64, 2048)
+    engine.now_ps, engine.kv_used = NOW_PS, 400
+    getattr(queue, "see", lambda engine: None)(engine)
+    rerank = getattr(queue, "rerank", None)
+    tickets = [
+        Ticket(Request(number, 0, 1 + 37 * number % 900, Prompt((number,), (1,))), 0.0, 10**9 * number, number)
+        for number in range(waiting)
+    ]
+    for ticket in tickets[1:]:
+        queue.add(ticket)
+    entering = [tickets[0]]
+
+    def change() -> Any:
+        queue.add(entering[0])
+        if rerank is not None:
+            rerank()
+        entering[0] = queue.first()
+        queue.take()
+        return entering[0].number
+
+    return change
 
 
-def decisions(source: str, count: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """Return functions that make one decision: in plain Python, and in the policy language."""
-    request, instances, cluster = situation(count)
-    program = Program(source, "routing")
-    running = program.start()
-    space: dict[str, Any] = dict(ADDED)
-    exec(source, space)
-    plain, begin, safe = space[program.entrance], running.begin, running.entrance
-    if program.entrance == "route":
-
-        def route() -> Any:
-            begin(language.STEPS, (), None)
-            return safe(request, instances, cluster)
-
-        return lambda: plain(request, instances, cluster), route
-
-    def score() -> Any:
-        begin(language.STEPS, (), None)
-        return [safe(request, view, cluster) for view in instances]
-
-    return lambda: [plain(request, view, cluster) for view in instances], score
+def scaling(policy: Any, views: list[InstanceView]) -> Decision:
+    pool = PoolView("p", "m", "both", 1, 64, views, block_tokens=16)
+    pool.start(0, NOW_PS, NOW_PS)
+    pool.now_ps = NOW_PS
+    return lambda: policy.scale(pool)
 
 
-def seconds(call: Callable[[], Any], times: int) -> float:
+def both(case: Case, count: int) -> tuple[Decision, Decision]:
+    """Return functions that take one decision: in plain Python, and in the policy language."""
+    world = World(count)
+    plain = case.plain(case.source) if case.plain in (PlainScore, PlainRoute) else case.plain()
+    coded = registry.build(case.stage, {"name": "code", "source": case.source}, f"policies.{case.stage}")
+    return world.decision(case.stage, plain), world.decision(case.stage, coded)
+
+
+def essence(answer: Any) -> Any:
+    """Return what both forms must decide alike: all but reasons in words."""
+    match answer:
+        case Route():
+            return answer.target, answer.prefill, answer.priority
+        case Priority():
+            return answer.score, dict(answer.hints)
+        case Reject():
+            return "reject"
+        case Estimate() | Delay() | Scale():
+            return next(iter(answer.__struct_fields__)), getattr(answer, answer.__struct_fields__[0])
+    return answer
+
+
+def seconds(call: Decision, times: int) -> float:
     start = time.process_time()
     for _ in range(times):
         call()
     return (time.process_time() - start) / times
 
 
+def measure(case: Case, count: int, turns: int = TURNS) -> tuple[float, float, float]:
+    """Return the median CPU seconds of a decision in Python and in the language, and the median ratio of a turn."""
+    plain, coded = both(case, count)
+    for _ in range(5):
+        assert essence(plain()) == essence(coded()), case.name
+    times = max(1, round(TURN_S / seconds(plain, 200)))
+    rows = [(seconds(plain, times), seconds(coded, times)) for _ in range(turns)]
+    return median(a for a, _ in rows), median(b for _, b in rows), median(b / a for a, b in rows)
+
+
 def main() -> None:
-    print(f"{'policy':26}{'instances':>10}{'plain us':>10}{'safe us':>10}{'ratio':>8}")
-    for name, source in SOURCES.items():
-        for count in SIZES:
-            both = decisions(source, count)
-            assert same(both[0](), both[1]())
-            least = [1e9, 1e9]
-            for _ in range(CHUNKS):
-                for which, call in enumerate(both):
-                    least[which] = min(
-                        least[which], seconds(call, max(1, CALLS // count // (count if "loop" in name else 1)))
-                    )
-            print(
-                f"{name:26}{count:10}{1e6 * least[0]:10.2f}{1e6 * least[1]:10.2f}{least[1] / least[0]:8.2f}", flush=True
-            )
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("words", nargs="*", help="only cases with one of these words in their stage or name")
+    words = parser.parse_args().words
+    print("| Stage | Policy | Instances | Python: µs | Language: µs | Ratio |\n|---|---|---:|---:|---:|---:|")
+    for case in CASES:
+        for count in case.instances:
+            if not words or any(word in f"{case.stage} {case.name}" for word in words):
+                plain, coded, ratio = measure(case, count)
+                line = f"{1e6 * plain:.2f} | {1e6 * coded:.2f} | {ratio:.2f}"
+                print(f"| {case.stage} | {case.name} | {count} | {line} |", flush=True)
 
 
 if __name__ == "__main__":

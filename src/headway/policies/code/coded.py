@@ -12,9 +12,10 @@ from headway.policies.code import language as lang
 from headway.policies.code.program import Program, Running, named_program
 from headway.policies.code.rejection import CodeError
 from headway.policies.registry import Bounds, Entry
-from headway.types import Request
+from headway.types import ADMIT, NO_PRIORITY, Priority, Request
 
 Values = dict[str, float]
+NUMBERS: Final = (float, int)  # not bool
 FAILURES: Final = (Exception, RecursionError, MemoryError)
 Steps = Annotated[int, Bounds(100, 100_000_000, log=True)]  # maximum number of steps of a decision
 MemoryKeys = Annotated[int, Bounds(0, 10_000_000)]  # maximum number of values that a program remembers
@@ -41,8 +42,38 @@ class Coded:
         self.restart()
 
     def restart(self) -> None:
+        """Start the program with an empty memory."""
         self.running = running = self.program.start(self.memory_keys)
-        self.call, self.begin = running.entrance, running.begin
+        self.begin = running.begin
+
+    def decision(
+        self, running: Running, answer: Callable[..., Any], believed: Any = None, explained: Any = None, tokens: int = 1
+    ) -> Callable[..., Any]:
+        """Return the function that takes a whole decision. `answer` turns a result into the stage's answer, `believed`
+        returns the cached blocks of `tokens` tokens, and `explained` decides if the decision is to be explained."""
+        return running.deciding(  # type: ignore[no-any-return]
+            _steps=self.steps,
+            _tokens=tokens,
+            _failures=FAILURES,
+            _fail=self.failed,
+            _answer=answer,
+            _number=self.number,
+            _numbers=NUMBERS,
+            _real=float,
+            _whole=int,
+            _sent=getattr(self, "sent", None),
+            _admit=ADMIT,
+            _believed=believed,
+            _look=running.belief.look,
+            _explained=explained,
+            _priority=Priority,
+            _no_hints=NO_PRIORITY.hints,
+            _reason=f"scored by {self.program.name}",
+        )
+
+    def failed(self, error: BaseException, subject: Any) -> HeadwayError:
+        """Return the error of a decision on a request."""
+        return self.fail(error, subject)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Coded:
         """Return a new policy with the same parameters and an empty memory."""
@@ -57,9 +88,9 @@ class Coded:
 
     def number(self, value: Any, request: Request | None, most: float = 1e15) -> float:
         """Return an answer that must be a number between -`most` and `most`."""
-        if type(value) not in (int, float) or not abs(value) <= most:
-            raise self.wrong(value, request)
-        return float(value)
+        if value.__class__ in NUMBERS and -most <= value <= most:
+            return float(value)
+        raise self.wrong(value, request)
 
     def fail(self, error: BaseException, request: Request | None) -> HeadwayError:
         if isinstance(error, HeadwayError) and str(error).startswith("policies"):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from heapq import heapify
 from typing import Any, Final
 
+from headway.errors import HeadwayError
 from headway.policies.code.coded import Coded, Values
+from headway.policies.code.decision import LEAST_STEPS
 from headway.policies.code.program import Running
+from headway.policies.code.rejection import Exhausted
 from headway.policies.code.router_stages import NOTHING
 from headway.policies.queues import Queue, Ranked, Ticket
 from headway.types import Scale
@@ -26,17 +29,36 @@ class CodedScheduler(Coded):
     def compile(self, source: str, name: str, values: Values) -> None:
         super().compile(source, name, values)
         self.sees = self.program.arity["key"] > 1 or bool(self.program.hooks)
+        decision = self.program.decision
+        self.remembers = self.program.remembers
+        self.free = not decision.counts and decision.steps <= LEAST_STEPS  # a ranking is always within the limit
 
     def queue(self) -> Queue:
         """Make the queue of one instance, with its own memory."""
         running = self.program.start(self.memory_keys)
         if self.sees:
             return CodedQueue(self, running)
-        return Ranked(partial(self.key, running), self.chunk_tokens)
+        key = self.decision(running, self.answer)
+        return Ranked(key if self.free else partial(self.key, running, key), self.chunk_tokens)
 
-    def key(self, running: Running, ticket: Ticket) -> float:
-        running.begin(self.steps, NOTHING, None)
-        return self.number(self.ask(running.entrance, ticket.request, ticket), ticket.request)
+    def key(self, running: Running, decide: Callable[[Ticket], float], ticket: Ticket) -> float:
+        self.charge(running)
+        return decide(ticket)
+
+    def charge(self, running: Running, requests: int = 1, steps: int | None = None) -> None:
+        """Begin to rank this number of requests, which share the limit of steps."""
+        if self.free:
+            return
+        left = (self.steps if steps is None else steps) - self.program.decision.steps * requests
+        if left < 0:
+            raise self.fail(Exhausted(), None)
+        running.begin(left, NOTHING, None)
+
+    def answer(self, result: Any, ticket: Ticket) -> float:
+        return self.number(result, ticket.request)
+
+    def failed(self, error: BaseException, subject: Ticket) -> HeadwayError:
+        return self.fail(error, subject.request)
 
 
 class CodedQueue(Ranked):
@@ -48,6 +70,7 @@ class CodedQueue(Ranked):
         self.policy, self.running = policy, running
         self.engine = EngineView("both", 1, 1, 1)
         self.arity = policy.program.arity
+        self.decide = policy.decision(running, policy.answer)
         self.ranks = self.arity["key"] > 1
         functions = running.functions
         self.victim = functions.get("victim")
@@ -61,11 +84,9 @@ class CodedQueue(Ranked):
     def _begin(self, requests: int = 0) -> None:
         self.running.begin(self.policy.steps + STEPS_A_TICKET * requests, NOTHING, None)
 
-    def _rank(self, ticket: Ticket, begin: bool = True) -> float:
-        if begin:
-            self._begin()
-        answer = self.policy.ask(self.running.entrance, ticket.request, *self._arguments("key", ticket))
-        return self.policy.number(answer, ticket.request)
+    def _rank(self, ticket: Ticket) -> float:
+        self.policy.charge(self.running)
+        return self.decide(ticket, self.engine) if self.ranks else self.decide(ticket)  # type: ignore[no-any-return]
 
     def rerank(self) -> None:
         """Order the waiting requests anew, after a scheduling change. All of them share one limit of steps."""
@@ -73,11 +94,16 @@ class CodedQueue(Ranked):
             return
         waiting = [ticket for _, _, ticket in self.heap if ticket not in self.removed]
         self.removed.clear()
-        self._begin(len(waiting))
-        for ticket in sorted(waiting, key=lambda ticket: ticket.number):
-            ticket.rank = (self._rank(ticket, begin=False), ticket.number)
-        self.heap = [(*ticket.rank, ticket) for ticket in waiting]
-        heapify(self.heap)
+        policy, decide, engine = self.policy, self.decide, self.engine
+        policy.charge(self.running, len(waiting), policy.steps + STEPS_A_TICKET * len(waiting))
+        if policy.remembers:  # so that the program's memory does not depend on the order of the heap
+            waiting.sort(key=lambda ticket: ticket.number)
+        self.heap = heap = []
+        for ticket in waiting:
+            rank, number = decide(ticket, engine), ticket.number
+            ticket.rank = (rank, number)
+            heap.append((rank, number, ticket))
+        heapify(heap)
 
     def order(self, running: list[Ticket]) -> list[Ticket]:
         """Sort by the order of entry, or by `victim`. A request that was preempted often stays, so that requests cannot
@@ -135,10 +161,18 @@ class CodedScaling(Coded):
     stage = "scaling"
 
     def scale(self, pool: PoolView) -> Scale | None:
-        self.begin(self.steps, NOTHING, None)
-        target = self.number(self.ask(self.call, None, pool), None, 1e9)
-        replicas = min(max(round(target), pool.minimum), pool.maximum)
+        raise NotImplementedError  # `restart` replaces it
+
+    def restart(self) -> None:
+        super().restart()
+        setattr(self, "scale", self.decision(self.running, self.answer))  # noqa: B010  (mypy takes it for a method)
+
+    def answer(self, result: Any, pool: PoolView) -> Scale | None:
+        replicas = min(max(round(self.number(result, None, 1e9)), pool.minimum), pool.maximum)
         return None if replicas == pool.replicas else Scale(replicas, f"{self.program.name} wants {replicas}")
+
+    def failed(self, error: BaseException, subject: PoolView) -> HeadwayError:
+        return self.fail(error, None)
 
     def bind(self, context: Any) -> None:
         self.restart()

@@ -74,6 +74,12 @@ def needs_guard(op: ast.operator, left: int, right: int) -> bool:
     return False
 
 
+def _own_names(target: ast.expr, scope: ast.expr) -> dict[str, str]:
+    """Return the names that a comprehension or lambda binds, each with a name that no other scope has."""
+    names = [node.id for node in ast.walk(target) if isinstance(node, ast.Name)]
+    return {name: f"{name} {scope.lineno} {scope.col_offset}" for name in names}
+
+
 class Kinds:
     """The kinds of a source. After `settle` has run, `of[node]` is the kind of the expression `node`."""
 
@@ -87,6 +93,7 @@ class Kinds:
         self.reported: dict[str, None] = {}
         self._changed = True
         self._owner = ""
+        self._inner: dict[str, str] = {}  # names that scopes around a node bind -> unique names
         for name, entrance in (lang.ENTRANCES[names.stage] | lang.HOOKS.get(names.stage, {})).items():
             if name in names.functions:
                 for argument, (_, kind) in zip(names.functions[name].args.args, entrance.arguments, strict=False):
@@ -154,6 +161,7 @@ class Kinds:
     def _give(self, target: ast.expr, kind: int, value: ast.expr | None = None) -> None:
         match target:
             case ast.Name(id=name):
+                name = self._inner.get(name, name)
                 self._grow(self.variables, (self._owner, name), kind)
                 self.of[target] = self.variables[self._owner, name]
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
@@ -238,6 +246,8 @@ class Kinds:
         return 0
 
     def _name_kind(self, name: str) -> int:
+        if name in self._inner:
+            return self.variables.get((self._owner, self._inner[name]), 0)
         kind = self.variables.get((self._owner, name), 0)
         if name in self.names.bound[self._owner] or not self.names.is_constant(name):
             return kind
@@ -261,15 +271,16 @@ class Kinds:
         return base & SEQUENCE | (TUPLE if base & ROW_TUPLES else 0)
 
     def _comprehension(self, node: ast.ListComp | ast.GeneratorExp | ast.DictComp) -> int:
-        for clause in node.generators:
-            self._give(clause.target, self._elements(self._kind(clause.iter)))
-            for test in clause.ifs:
-                self._kind(test)
-        if isinstance(node, ast.DictComp):
-            self._hold(self._kind(node.key) | self._kind(node.value))
-            return DICT
-        self._hold(self._kind(node.elt))
-        return LIST
+        (clause,) = node.generators
+        elements, outer = self._elements(self._kind(clause.iter)), self._inner
+        self._inner = outer | _own_names(clause.target, node)
+        self._give(clause.target, elements)
+        for test in clause.ifs:
+            self._kind(test)
+        results = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+        self._hold(union_of([self._kind(result) for result in results]))
+        self._inner = outer
+        return DICT if isinstance(node, ast.DictComp) else LIST
 
     def _operation(self, op: ast.operator, first: ast.expr, other: ast.expr) -> int:
         if isinstance(op, ast.Div):
@@ -314,8 +325,11 @@ class Kinds:
         arguments = [self._kind(argument) for argument in node.args]
         for keyword in node.keywords:
             if isinstance(keyword.value, ast.Lambda):
-                self._give(ast.Name(keyword.value.args.args[0].arg, ast.Store()), self._elements(arguments[0]))
+                target, outer = ast.Name(keyword.value.args.args[0].arg, ast.Store()), self._inner
+                self._inner = outer | _own_names(target, keyword.value)
+                self._give(target, self._elements(arguments[0]))
                 self._kind(keyword.value.body)
+                self._inner = outer
             else:
                 arguments.append(self._kind(keyword.value))
         if isinstance(node.func, ast.Attribute):

@@ -31,10 +31,12 @@ LONGEST_NAME: Final = 60
 MOST_PASSES: Final = 60  # maximum number of passes over a source until all kinds are known
 STEPS: Final = 100_000  # maximum number of steps of a decision: iterations, calls, and elements in library functions
 NODES_A_STEP: Final = 50  # for each such number of syntax nodes in its body, an iteration or a call costs one more step
+STORE: Final = 8  # steps to store an entry of a dict; this is high because a program may choose keys that collide
 MOST_BITS: Final = 256  # maximum number of bits of the integer result of one expression without a guard
 LARGEST: Final = 2**63  # limit of integers that could otherwise grow without bound
 LONGEST_TEXT: Final = 256
 Frozen: Final = MappingProxyType  # type of the mappings of views, as programs see them
+MOST_HINTS: Final = 32  # maximum number of hints of a priority, because each waiting request keeps its hints
 MEMORY_KEYS: Final = 100_000
 DEEPEST_VALUE: Final = 4  # maximum depth of nested containers in a comparison
 

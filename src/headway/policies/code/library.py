@@ -22,7 +22,6 @@ FIELDLESS: Final = (*SIZED, int, float, bool, Sent, Reject)
 DIGITS: Final = 13  # significant digits of exp and log, because their last bits differ between machines
 VIEWS: Final = ("items", "keys", "values")  # methods of a dict that return views
 COPIED: Final = 32  # number of elements that a step copies
-STORE: Final = 8  # steps to store an entry of a dict; this is high because a program may choose keys that collide
 
 
 def library(
@@ -47,6 +46,7 @@ def library(
         "_sub": subtract,
         "_field": field,
         "_recall": memory.recall,
+        "_remembered": memory.values.get,
         "_remember": memory.remember,
         "_score_term": terms.note,
         "_filtered_out": terms.leave_out,
@@ -178,12 +178,12 @@ class _Paid:
         items.append(value)
 
     def key(self, value: Any) -> str | int:
-        self.take(STORE)
+        self.take(lang.STORE)
         return key(value)
 
     def put(self, value: Any, items: Any, place: Any) -> None:
         if type(items) is dict:
-            self.take(STORE)
+            self.take(lang.STORE)
             items[key(place)] = value
         elif type(items) is list:
             self.take(1)
@@ -237,6 +237,8 @@ def round_number(value: Any, digits: int | None = None) -> int | float:
 
 
 def span(*bounds: int) -> range:
+    if len(bounds) == 1 and type(bounds[0]) is int and -1 < bounds[0] < 2**31:
+        return range(bounds[0])
     if any(type(bound) not in (int, bool) or not -(2**31) < bound < 2**31 for bound in bounds):
         raise Misuse("range takes whole numbers below 2**31")
     return range(*bounds)

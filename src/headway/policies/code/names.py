@@ -1,7 +1,7 @@
 """Resolves the names of a source: functions, constants and parameters, and the calls between functions."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 from math import isfinite
@@ -45,20 +45,20 @@ class Names:
             return
         self.locals = {name: _locals(function) for name, function in self.functions.items()}
         self.bound = {name: _bound(function) for name, function in self.functions.items()}
+        self.fixed = {name: _fixed(function) for name, function in self.functions.items()}
         self.entrance = self._entrance()
+        # The function whose calls the stage charges before a decision, because it calls it once for each instance:
+        # `score`, unless the program calls it too. Empty if there is none.
+        self.prepaid = "score" if self.entrance == "score" and not self._called(("score",)) else ""
+        self.believes = self._called(lang.FURTHER_BELIEFS)
         for name, function in self.functions.items():
             self.rejections += self._calls(name, function)
         self._recursion()
 
-    @property
-    def prepaid(self) -> str:
-        """The function whose calls the stage charges before a decision, because it calls it once for each instance:
-        `score`, unless the program calls it too. Empty if there is none."""
-        if self.entrance != "score":
-            return ""
+    def _called(self, names: Iterable[str]) -> bool:
+        """Return whether a function of the source calls one of these functions."""
         nodes = [node for function in self.functions.values() for node in ast.walk(function)]
-        called = any(isinstance(node, ast.Name) and node.id == "score" for node in nodes)
-        return "" if called else "score"
+        return any(isinstance(node, ast.Name) and node.id in names for node in nodes)
 
     def arity(self, function: str) -> int:
         """Return the number of arguments of a function of the source."""
@@ -219,6 +219,14 @@ def _bound(function: ast.FunctionDef) -> frozenset[str]:
         [argument.arg for argument in function.args.args]
         + [name.id for name in names if isinstance(name.ctx, ast.Store)]
     )
+
+
+def _fixed(function: ast.FunctionDef) -> frozenset[str]:
+    """Return the arguments that nothing in a function binds again."""
+    nodes = list(ast.walk(function))
+    inner = [argument.arg for node in nodes if isinstance(node, ast.Lambda) for argument in node.args.args]
+    stored = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    return frozenset(argument.arg for argument in function.args.args) - {*inner, *stored}
 
 
 def _literal(node: ast.expr) -> Constant:

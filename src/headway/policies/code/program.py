@@ -13,11 +13,12 @@ from typing import Any
 
 from headway.config.wording import shown, suggest
 from headway.policies.code import language as lang
+from headway.policies.code.decision import DECIDE, Decision
 from headway.policies.code.kinds import Kinds
 from headway.policies.code.library import SIZED, library, reject_unsized
 from headway.policies.code.names import CodeParameter, Names
 from headway.policies.code.rejection import CodeError, Exhausted, Misuse, Rejection
-from headway.policies.code.rewrite import FACTORY, cost, rewrite
+from headway.policies.code.rewrite import FACTORY, rewrite
 from headway.policies.code.state import Belief, Memory, Terms
 from headway.policies.code.syntax import find_foreign, find_misplaced, parse
 
@@ -106,21 +107,25 @@ class Program:
         calls = [node for node in nodes if isinstance(node, ast.Call)]
         called = {node.func.id for node in calls if isinstance(node.func, ast.Name)}
         self.has_notes = any(name in called for name in lang.NOTES)
-        self.believes = any(name in called for name in lang.FURTHER_BELIEFS)
+        self.remembers = "remember" in called
+        self.believes = names.believes
         # Whether the program names the instance that computes the prompt, so that it must see all instances.
         self.pairs = any(keyword.arg == "prefill" for node in calls for keyword in node.keywords)
-        # Steps of each call of the prepaid function, which does not count them itself.
-        self.prepaid = cost(*names.functions[names.prepaid].body) if names.prepaid else 0
-        self._factory = self._compile(names, kinds)
+        self._factory, self.decision = self._compile(names, kinds)
+        self._prepays = bool(names.prepaid)
 
-    def _compile(self, names: Names, kinds: Kinds, explaining: bool = False) -> Callable[..., Any]:
-        module = rewrite(names, kinds, self.values, LIBRARY_NAMES, explaining)
+    def _compile(self, names: Names, kinds: Kinds, explaining: bool = False) -> tuple[Callable[..., Any], Decision]:
+        module, decision = rewrite(names, kinds, self.values, LIBRARY_NAMES, explaining)
         space: dict[str, Any] = {"__builtins__": {}}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             exec(compile(module, self.file, "exec", dont_inherit=True), space)
         factory: Callable[..., Any] = space[FACTORY]
-        return factory
+        return factory, decision
+
+    def prepaid(self, instances: int) -> int:
+        """Return the steps of scoring this number of instances, if `score` does not count them itself."""
+        return instances * (self.decision.steps + instances * self.decision.rows) if self._prepays else 0
 
     @cached_property
     def _explaining_factory(self) -> Callable[..., Any]:
@@ -128,7 +133,7 @@ class Program:
         rewriting has changed the first syntax tree."""
         _, names, kinds = examine(self.source, self.stage)
         assert names is not None and kinds is not None
-        return self._compile(names, kinds, explaining=True)
+        return self._compile(names, kinds, explaining=True)[0]
 
     def _parameter_values(self, values: dict[str, float]) -> dict[str, float]:
         """Return the values of all parameters. If a value is outside its range, raise an error."""
@@ -155,7 +160,10 @@ class Program:
         limit of steps of a decision."""
         frames = traceback.walk_tb(error.__traceback__)
         lines = [
-            line for frame, line in frames if frame.f_code.co_filename == self.file and frame.f_code.co_name[0] != "_"
+            line
+            for frame, line in frames
+            if frame.f_code.co_filename == self.file
+            and (frame.f_code.co_name[0] != "_" or frame.f_code.co_name == DECIDE)
         ]
         return f"{self.name}{f' line {lines[-1]}' if lines else ''}: {_words(error, steps)}"
 
@@ -167,7 +175,7 @@ class Running:
         self.program = program
         self.memory, self.belief = Memory(memory_keys), Belief()
         make = program._factory
-        self.begin, self.spent, *functions = make(
+        self.begin, self.spent, self.deciding, *functions = make(
             partial(library, memory=self.memory, belief=self.belief), _over, SIZED, reject_unsized, KeyError
         )
         self.functions: dict[str, Callable[..., Any]] = dict(zip(program.functions, functions, strict=True))
@@ -184,7 +192,7 @@ class Explaining:
 
     def __init__(self, running: Running) -> None:
         program, self.terms = running.program, Terms()
-        self.begin, _, *functions = program._explaining_factory(
+        self.begin, _, _, *functions = program._explaining_factory(
             partial(library, memory=running.memory, terms=self.terms, belief=running.belief),
             _over,
             SIZED,

@@ -6,27 +6,31 @@ the same in every version of Python.
 """
 
 import ast
-from collections.abc import Iterator
 from typing import Any, Final
 
+from headway.policies.code.charges import Charges, cost, may_leave
+from headway.policies.code.decision import DECIDING, Decision, closure, decide
 from headway.policies.code.kinds import Kinds
 from headway.policies.code.language import (
     CONTAINER,
-    DEAR,
     DICT,
     FIELDS,
     FUNCTIONS,
+    INSTANCES,
     LIST,
     MAPPINGS,
-    NODES_A_STEP,
     NONE,
     NOTES,
     PASSING,
     RECORD,
+    RECORDS,
     ROW_TUPLES,
     ROWS,
     SAMPLES,
+    STORE,
     STR,
+    TICKETS,
+    TUPLE,
 )
 from headway.policies.code.names import Names
 
@@ -36,13 +40,13 @@ LOOKED_UP: Final = {"cached_tokens": ("_cached", "index"), "tenant": ("_tenants"
 TABLES: Final = sum(MAPPINGS)
 FACTORY: Final = "_factory"
 LIBRARY: Final = "_library"
-LOOPED: Final = (ast.ListComp, ast.GeneratorExp, ast.DictComp)
 
 _SHELL: Final = f"""
 def {FACTORY}(_made, _over, _sized, _unsized, _missing):
     _left = 0
     _cached = ()
     _tenants = None
+    _size = 1
     def _begin(steps, cached, tenants):
         nonlocal _left, _cached, _tenants
         _left = steps
@@ -64,32 +68,51 @@ def {FACTORY}(_made, _over, _sized, _unsized, _missing):
         if _left < 0:
             _over()
         return items
+    def _weigh(items, steps):
+        nonlocal _left
+        try:
+            _left -= steps * _sized[items.__class__](items)
+        except _missing:
+            _unsized(items)
+        if _left < 0:
+            _over()
+        return items
     {LIBRARY} = _made(_take)
 """
 
 
 def rewrite(
     names: Names, kinds: Kinds, values: dict[str, float], used: list[str], explaining: bool = False
-) -> ast.Module:
-    """Return a module with one function, the factory, which returns the program's functions. `used` lists the names of
+) -> tuple[ast.Module, Decision]:
+    """Return a module with one function, the factory, which returns the program's functions, and the decision that one
+    of them takes. `used` lists the names of
     the library functions; the factory looks up those that the program calls. Unless `explaining`, the functions do not
     note the terms of their scores, so that terms cost nothing."""
     shell = ast.parse(_SHELL)
     factory = shell.body[0]
     assert isinstance(factory, ast.FunctionDef)
-    functions = [
-        _Rewrite(names, kinds, values, name, explaining).function(node, name != names.prepaid)
-        for name, node in names.functions.items()
-    ]
+    functions = []
+    for name, node in names.functions.items():
+        body, charges = _Rewrite(names, kinds, values, name, explaining).function(node)
+        charged = (charges.of_items() if name == names.prepaid else charges).statements(node)
+        functions.append(closure(node, [*charged, *body]))
+        if name == names.entrance:
+            decision = decide(names, kinds, node, body, charges)
     called = sorted(
-        {node.id for function in functions for node in ast.walk(function) if isinstance(node, ast.Name)} & set(used)
+        {
+            node.id
+            for function in (*functions, decision.function)
+            for node in ast.walk(function)
+            if isinstance(node, ast.Name)
+        }
+        & (set(used) - {"_weigh"})
     )
     for name in called:  # reading a closure variable is faster than a dict look-up
         factory.body.append(ast.parse(f"{name} = {LIBRARY}[{name!r}]").body[0])
-    factory.body += functions
-    returned = ", ".join(["_begin", "_spent", *names.functions])
+    factory.body += [*functions, decision.function]
+    returned = ", ".join(["_begin", "_spent", DECIDING, *names.functions])
     factory.body.append(ast.parse(f"def _f():\n return {returned}").body[0].body[0])  # type: ignore[attr-defined]
-    return ast.fix_missing_locations(shell)
+    return ast.fix_missing_locations(shell), decision
 
 
 class _Rewrite(ast.NodeTransformer):
@@ -102,23 +125,54 @@ class _Rewrite(ast.NodeTransformer):
         self.kinds, self.guards = kinds.of, kinds.guards
         self.nested = bool(kinds.held & CONTAINER)  # whether a container may contain another container
         self.own = set(names.bound[owner])
+        self.fixed = names.fixed[owner]
+        self.charges: Charges | None = None  # steps of the segment; None: the expression may not be evaluated once
 
-    def function(self, node: ast.FunctionDef, counted: bool) -> ast.FunctionDef:
-        steps = _count_steps(node, cost(*node.body)) if counted else ()
-        body = [*steps, *self._statements(node.body)]
-        rewritten = ast.FunctionDef(node.name, node.args, [ast.Nonlocal(["_left"]), *body], [])
-        if hasattr(node, "type_params"):
-            rewritten.type_params = []  # type: ignore[attr-defined, unused-ignore]
-        return ast.fix_missing_locations(ast.copy_location(rewritten, node))
+    def function(self, node: ast.FunctionDef) -> tuple[list[ast.stmt], Charges]:
+        """Return the rewritten body of a function, and what a call charges when it begins."""
+        charges = Charges(cost(*node.body))
+        return self._block(node.body, charges), charges
 
-    def _statements(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        statements: list[ast.stmt] = []
+    def _statements(self, body: list[ast.stmt], steps: int = 0, owner: ast.stmt | None = None) -> list[ast.stmt]:
+        """Return the rewritten statements of a block that charges `steps`, and what else is certain, when it begins."""
+        charges, place = Charges(steps), owner or body[0]
+        statements = self._block(body, charges)
+        return [*charges.statements(place), *statements]
+
+    def _block(self, body: list[ast.stmt], charges: Charges) -> list[ast.stmt]:
+        """Rewrite the statements of a block. Add the steps that are certain when it begins to `charges`. After a
+        statement that may leave the block, charge the steps that are certain from there."""
+        outer, segments = self.charges, [(charges, list[ast.stmt]())]
         for statement in body:
-            if isinstance(statement, ast.AugAssign):
-                statements += self._augment(statement)
-            elif not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
-                statements.append(self.visit(statement))
-        return statements or [ast.Pass()]
+            self.charges, segment = segments[-1]
+            segment += self._rewritten(statement)
+            if may_leave(statement):
+                segments.append((Charges(), []))
+        self.charges = outer
+        first, *others = segments
+        charged = [each for more, segment in others if segment for each in (*more.statements(segment[0]), *segment)]
+        return [*first[1], *charged] or [ast.Pass()]
+
+    def _rewritten(self, statement: ast.stmt) -> list[ast.stmt]:
+        if isinstance(statement, ast.AugAssign):
+            return self._augment(statement)
+        useless = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        return [] if useless else [self.visit(statement)]
+
+    def _uncertain(self, node: ast.expr) -> ast.expr:
+        """Rewrite an expression that may be evaluated never or several times."""
+        before, self.charges = self.charges, None
+        visited: ast.expr = self.visit(node)
+        self.charges = before
+        return visited
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        test: ast.expr = self.visit(node.test)
+        return ast.copy_location(ast.IfExp(test, self._uncertain(node.body), self._uncertain(node.orelse)), node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        first, *others = node.values
+        return ast.copy_location(ast.BoolOp(node.op, [self.visit(first), *map(self._uncertain, others)]), node)
 
     def visit_For(self, node: ast.For) -> ast.stmt:
         """Rewrite a loop so that it charges steps. A loop over the instances charges all its steps before it starts,
@@ -133,7 +187,19 @@ class _Rewrite(ast.NodeTransformer):
         return ast.copy_location(ast.For(node.target, items, body, self._orelse(node.orelse)), node)
 
     def visit_While(self, node: ast.While) -> ast.stmt:
-        return ast.copy_location(ast.While(self.visit(node.test), self._loop(node), self._orelse(node.orelse)), node)
+        return ast.copy_location(
+            ast.While(self._uncertain(node.test), self._loop(node), self._orelse(node.orelse)), node
+        )
+
+    def visit_Return(self, node: ast.Return) -> ast.stmt:
+        """Rewrite a result. If it is a number with hints, note the kinds of the numbers for the decision."""
+        kinds = []
+        match node.value:
+            case ast.Tuple(elts=[score, ast.Dict(values=hints)]):
+                kinds = [self.kinds[each] for each in (score, *hints)]
+        rewritten = ast.Return(None if node.value is None else self.visit(node.value))
+        rewritten.kinds = kinds  # type: ignore[attr-defined]
+        return ast.copy_location(rewritten, node)
 
     def visit_If(self, node: ast.If) -> ast.stmt:
         test, body = self.visit(node.test), self._statements(node.body)
@@ -141,7 +207,7 @@ class _Rewrite(ast.NodeTransformer):
 
     def _loop(self, node: ast.For | ast.While) -> list[ast.stmt]:
         test = [node.test] if isinstance(node, ast.While) else []
-        return [*_count_steps(node, cost(*test, *node.body)), *self._statements(node.body)]
+        return self._statements(node.body, cost(*test, *node.body), node)
 
     def _orelse(self, body: list[ast.stmt]) -> list[ast.stmt]:
         return self._statements(body) if body else []
@@ -202,12 +268,17 @@ class _Rewrite(ast.NodeTransformer):
             found = self._looked_up(sides[1], sides[0])
             if found is not None:
                 return ast.copy_location(ast.Compare(self.visit(sides[0]), node.ops, [found]), node)
-        visited = [self.visit(side) for side in sides]
+        visited = [self.visit(side) if place < 2 else self._uncertain(side) for place, side in enumerate(sides)]
         for place, op in enumerate(node.ops, 1):
             if isinstance(op, ast.In | ast.NotIn):
                 # Comparing texts with texts costs little, so that they are only counted.
                 texts = self.kinds[sides[place - 1]] in (STR, STR | NONE) and _names(sides[place])
-                visited[place] = _call("_span" if texts else "_scan", [visited[place]], node)
+                if not texts:
+                    visited[place] = _call("_scan", [visited[place]], node)
+                elif place == 1:
+                    visited[place] = self._spanned(sides[place], visited[place], 1)
+                else:
+                    visited[place] = _call("_span", [visited[place]], node)
                 if nested[place - 1]:
                     visited[place - 1] = _call("_flat", [visited[place - 1]], node)
             elif nested[place - 1] and nested[place]:
@@ -230,8 +301,14 @@ class _Rewrite(ast.NodeTransformer):
         return _call("_slice", [self.visit(node.value), *bounds], node)
 
     def visit_Dict(self, node: ast.Dict) -> ast.expr:
-        keys = [_call("_key", [self.visit(key)], node) for key in node.keys if key is not None]
+        keys = [self._key(key, node) for key in node.keys if key is not None]
         return ast.copy_location(ast.Dict(list(keys), [self.visit(value) for value in node.values]), node)
+
+    def _key(self, key: ast.expr, node: ast.expr) -> ast.expr:
+        if self.charges is None or not isinstance(key, ast.Constant) or not isinstance(key.value, str):
+            return _call("_key", [self.visit(key)], node)
+        self.charges.steps += STORE
+        return key
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         value = self._read(node)
@@ -275,7 +352,7 @@ class _Rewrite(ast.NodeTransformer):
         before = self.own
         names = [child.id for child in ast.walk(target) if isinstance(child, ast.Name)]
         self.own = before | {*names, *(child.arg for child in ast.walk(target) if isinstance(child, ast.arg))}
-        visited: ast.expr = self.visit(node)
+        visited = self._uncertain(node)
         self.own = before
         return visited
 
@@ -287,7 +364,25 @@ class _Rewrite(ast.NodeTransformer):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in PASSING:
             return _call(f"_each_{node.func.id}", [self._each(argument, steps) for argument in node.args], node)
         items: ast.expr = self.visit(node)
-        return items if steps == 0 else _call("_span", [items], node) if steps == 1 else _weigh(items, steps, node)
+        return self._spanned(node, items, steps) if steps else items
+
+    def _spanned(self, node: ast.expr, items: ast.expr, steps: int) -> ast.expr:
+        """Charge `steps` for each element of `items`, which `node` was rewritten to: at once, or with the block."""
+        if self.charges is not None and (fixed := self._fixed(node)):
+            self.charges.add(node, steps, fixed == INSTANCES)
+            return items
+        return _call("_span", [items], node) if steps == 1 else _weigh(items, steps, node)
+
+    def _fixed(self, node: ast.expr) -> int:
+        """Return the kind of a tuple of a view whose length is known when a block begins, or 0."""
+        kind = self.kinds[node]
+        match node:
+            case ast.Name(id=name):
+                return kind if name in self.fixed and kind == INSTANCES else 0
+            case ast.Attribute(value=ast.Name(id=name) as base):
+                view = name in self.fixed and self.kinds[base] in RECORDS
+                return kind if view and (kind in (INSTANCES, TICKETS) or (kind == TUPLE and _names(node))) else 0
+        return 0
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         if isinstance(node.func, ast.Attribute):
@@ -305,16 +400,21 @@ class _Rewrite(ast.NodeTransformer):
         if name in LOOKED_UP:
             table, field = LOOKED_UP[name]
             place = ast.Attribute(arguments[0], field, ast.Load())
-            return ast.copy_location(ast.Subscript(ast.Name(table, ast.Load()), place, ast.Load()), node)
+            found = ast.copy_location(ast.Subscript(ast.Name(table, ast.Load()), place, ast.Load()), node)
+            if name != "cached_tokens":
+                return found
+            return ast.copy_location(ast.BinOp(found, ast.Mult(), ast.Name("_size", ast.Load())), node)
         called = f"_{name}" if name in FUNCTIONS else name
+        if name == "recall" and self.kinds[node.args[0]] == STR:
+            called = "_remembered"  # a text needs no check
         if called in PLAIN_FORMS and self._plain(node):
             called = PLAIN_FORMS[called]
             # The steps of a comprehension are already charged.
             if len(arguments) == 1 and not isinstance(arguments[0], ast.ListComp):
-                arguments = [_call("_span", arguments, node)]
+                arguments = [self._spanned(node.args[0], arguments[0], 1)]
         for keyword in node.keywords:
             more = cost(keyword.value.body) - 1 if isinstance(keyword.value, ast.Lambda) else 0
-            arguments = [_weigh(arguments[0], more, node)] if more else arguments
+            arguments = [self._spanned(node.args[0], arguments[0], more)] if more else arguments
         call = _call(called, arguments, node)
         call.keywords = [ast.keyword(argument.arg, self.visit(argument.value)) for argument in node.keywords]
         return call
@@ -366,43 +466,5 @@ def _weigh(items: ast.expr, steps: int, node: ast.AST) -> ast.expr:
     return _call("_weigh", [items, ast.Constant(steps)], node)
 
 
-def _count_steps(node: ast.AST, steps: int) -> Iterator[ast.stmt]:
-    """Yield the statements that subtract steps, and stop the program when no steps are left."""
-    left = ast.AugAssign(ast.Name("_left", ast.Store()), ast.Sub(), ast.Constant(steps))
-    test = ast.Compare(ast.Name("_left", ast.Load()), [ast.Lt()], [ast.Constant(0)])
-    stop = ast.If(test, [ast.Expr(ast.Call(ast.Name("_over", ast.Load()), [], []))], [])
-    for statement in (left, stop):
-        yield ast.fix_missing_locations(ast.copy_location(statement, node))
-
-
 def _call(name: str, arguments: list[ast.expr], node: ast.AST) -> ast.Call:
     return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), arguments, []), node)
-
-
-def cost(*parts: ast.AST) -> int:
-    """Return the number of steps to charge for these nodes, at least 1. The bodies of loops and comprehensions do not
-    count, because they are charged for each iteration."""
-    count = dear = 0
-    for part in parts:
-        for node in _once(part):
-            count += isinstance(node, ast.expr | ast.stmt)
-            if isinstance(node, ast.Attribute):
-                dear += DEAR.get(node.attr, 0)
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                dear += DEAR.get(node.func.id, 0)
-    return 1 + count // NODES_A_STEP + dear
-
-
-def _once(part: ast.AST) -> Iterator[ast.AST]:
-    todo = [part]
-    while todo:
-        node = todo.pop()
-        yield node
-        if isinstance(node, ast.For):
-            todo += [node.target, node.iter, *node.orelse]
-        elif isinstance(node, ast.While):
-            todo += node.orelse
-        elif isinstance(node, LOOPED):
-            todo.append(node.generators[0].iter)
-        elif not isinstance(node, ast.Lambda):
-            todo += ast.iter_child_nodes(node)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from math import isfinite
 from operator import add
 from typing import Any, Final, Literal, NoReturn
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.policies.answers import MOST_EXPECTED
 from headway.policies.code import language as lang
-from headway.policies.code.coded import FAILURES, Coded, Values
+from headway.policies.code.coded import FAILURES, NUMBERS, Coded, Values
 from headway.policies.code.program import Explaining
 from headway.policies.code.rejection import Exhausted, Misuse
 from headway.policies.code.state import Sent
 from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS, Context
+from headway.policies.registry import METHODS
 from headway.policies.scorecards import TOTAL, ids
 from headway.types import (
     ADMIT,
@@ -36,8 +38,13 @@ from headway.views.events import Event, Finished, FirstToken, Routed
 from headway.views.instance import InstanceView
 
 NOTHING: Final[list[int]] = []
+
+
+def _nothing(path: Path) -> Sequence[int]:
+    return NOTHING
+
+
 REFUSED: Final = "503: refused by the policy's code"
-MOST_HINTS: Final = 32  # maximum number of hints, because each waiting request keeps its hints
 LONGEST_S: Final = 3600  # longest delay in seconds
 
 
@@ -63,32 +70,33 @@ class CodedRouter(Coded):
     lru_blocks: int | Literal["auto"] = LRU_BLOCKS
 
     def compile(self, source: str, name: str, values: Values) -> None:
+        self.matches: Callable[[Path], Sequence[int]] = _nothing
         super().compile(source, name, values)
-        self.matches: Callable[[Path], list[int]] | None = None
-        self.tenants = "tenants" in self.program.exact
         if self.program.hooks:
             self.observe = self._observe
 
+    def restart(self) -> None:
+        super().restart()
+        self.running.belief.size = self.block_tokens
+        explained = getattr(self, "explained", None)
+        decide = self.decision(self.running, self.finish(), self.matches, explained, self.block_tokens)
+        setattr(self, METHODS[self.stage], decide)
+
     def bind(self, context: Context) -> None:
-        self.restart()
+        index = None
         if "prefix_index" in self.program.exact:
             index = context.prefix_index(self.block_tokens, self.lru_blocks)
             self.matches = index.matches
-            if self.program.believes:
-                self.running.belief.index, self.running.belief.size = index, self.block_tokens
-
-    def prepare(self, request: Request, cluster: ClusterView, running: Any = None) -> list[int]:
-        """Begin a decision on a request, and return the tokens of its prompt that are believed cached, by instance."""
-        size = self.block_tokens
-        cached = NOTHING if self.matches is None else [blocks * size for blocks in self.matches(request.path)]
+        self.restart()
         if self.program.believes:
-            self.running.belief.look(request)
-        begin = self.begin if running is None else running.begin
-        steps = self.steps - self.program.prepaid * len(cluster.instances)
-        if steps < 0:
-            raise self.fail(Exhausted(), request)
-        begin(steps, cached, cluster.tenants if self.tenants else None)
-        return cached
+            self.running.belief.index = index
+
+    def finish(self) -> Callable[..., Any]:
+        """Return the function that turns a result of the program into the stage's answer."""
+        return self.answer
+
+    def answer(self, result: Any, request: Request, *arguments: Any) -> Any:
+        raise NotImplementedError
 
     def _observe(self, event: Event) -> None:
         arguments: tuple[Any, ...]
@@ -111,7 +119,7 @@ class CodedRouter(Coded):
         """Return the instance that an answer names: the instance itself, or its position."""
         if type(value) is int and 0 <= value < len(instances):
             return instances[value]
-        if isinstance(value, InstanceView) and any(view is value for view in instances):
+        if isinstance(value, InstanceView) and value in instances:
             return value
         raise self.wrong(value, request)
 
@@ -119,52 +127,101 @@ class CodedRouter(Coded):
 class CodedRouting(CodedRouter):
     stage = "routing"
 
+    def route(self, request: Request, cluster: ClusterView) -> Route | Reject:
+        raise NotImplementedError  # `restart` replaces it
+
     def compile(self, source: str, name: str, values: Values) -> None:
         super().compile(source, name, values)
-        self.scores = self.program.entrance == "score"
         self.pairs = self.program.pairs
 
-    def route(self, request: Request, cluster: ClusterView) -> Route | Reject:
+    def restart(self) -> None:
+        self.scores = self.program.entrance == "score"
+        self.chosen = f"chosen by {self.program.name}"
+        super().restart()
+
+    def finish(self) -> Callable[..., Any]:
+        return self._scored if self.scores else self._routed
+
+    def _scored(self, scores: list[Any], request: Request, cluster: ClusterView, cached: Sequence[int]) -> Route:
+        view = cluster.instances[self._best(scores, request)]
+        return Route(view.id, "highest score", cached[view.index] * self.block_tokens if cached else 0)
+
+    def _routed(self, best: Any, request: Request, cluster: ClusterView, cached: Sequence[int]) -> Route | Reject:
+        """Return the route to the instance that the program returned."""
+        if type(best) is Sent:
+            return self.sent(best.view, request, cluster, cached, best.prefill, best.priority, best.reason)
+        return best if isinstance(best, Reject) else self.sent(best, request, cluster, cached)
+
+    def sent(
+        self,
+        view: Any,
+        request: Request,
+        cluster: ClusterView,
+        cached: Sequence[int],
+        prefill: Any = None,
+        priority: Any = None,
+        reason: Any = "",
+    ) -> Route:
+        """Return the route that `send` with these arguments stands for."""
         instances = cluster.instances
-        explaining = self.running.explaining if cluster.explain and self.program.has_notes else None
-        call = self.call if explaining is None else explaining.entrance
-        cached = self.prepare(request, cluster, explaining)
-        scores = None
+        if not (isinstance(view, InstanceView) and view in instances):
+            view = self.instance(view, instances, request)
+        if prefill is not None and not (isinstance(prefill, InstanceView) and prefill in instances):
+            prefill = self.instance(prefill, instances, request)
+        if type(reason) is not str or len(reason) > lang.LONGEST_TEXT:
+            raise self.wrong(reason, request)
+        if priority is not None and not (priority.__class__ is float and -1e15 <= priority <= 1e15):
+            priority = self.number(priority, request)
+        if prefill is None:
+            tokens = cached[view.index] * self.block_tokens if cached else 0
+            return Route(view.id, reason or self.chosen, tokens, priority)
+        tokens = cached[prefill.index] * self.block_tokens if cached else 0
+        return Route(view.id, reason or self.chosen, tokens, priority, None, prefill.id)
+
+    def explained(self, request: Request, cluster: ClusterView) -> Route | Reject:
+        """Decide, and note the terms of the scores."""
+        instances, program = cluster.instances, self.program
+        noting = self.running.explaining if program.has_notes else None
+        blocks = self._begin_explained(request, cluster, noting)
+        call = (noting or self.running).entrance
         try:
             if not self.scores:
-                best = call(request, instances, cluster)
-            elif explaining is None:
-                scores = [call(request, view, cluster) for view in instances]
+                result = call(request, instances, cluster)
             else:
-                scores = []
+                result = []
                 for view in instances:
-                    explaining.terms.place = view.index
-                    scores.append(call(request, view, cluster))
+                    if noting is not None:
+                        noting.terms.place = view.index
+                    result.append(call(request, view, cluster))
         except FAILURES as error:
             raise self.fail(error, request) from error
-        if scores is not None:
-            view, reason = instances[self._best(scores, request)], "highest score"
-            card = self._card(instances, scores, view, explaining) if cluster.explain else None
-            return Route(view.id, reason, cached[view.index] if cached else 0, None, card)
-        if isinstance(best, Reject):
-            return best
-        sent = best if type(best) is Sent else Sent(best)
-        view = self.instance(sent.view, instances, request)
-        prefill = None if sent.prefill is None else self.instance(sent.prefill, instances, request)
-        if type(sent.reason) is not str or len(sent.reason) > lang.LONGEST_TEXT:
-            raise self.wrong(sent.reason, request)
-        return Route(
-            view.id,
-            sent.reason or f"chosen by {self.program.name}",
-            cached[(view if prefill is None else prefill).index] if cached else 0,
-            None if sent.priority is None else self.number(sent.priority, request),
-            self._card(instances, None, view, explaining) if explaining is not None else None,
-            None if prefill is None else prefill.id,
-        )
+        answer: Route | Reject = self.finish()(result, request, cluster, blocks)
+        if isinstance(answer, Reject) or not (noting or self.scores):
+            return answer
+        picked = next(view for view in instances if view.id == answer.target)
+        return replace(answer, scorecard=self._card(instances, result if self.scores else None, picked, noting))
+
+    def _begin_explained(self, request: Request, cluster: ClusterView, noting: Explaining | None) -> Sequence[int]:
+        """Begin a decision of the program's own functions, and return the believed blocks of the request."""
+        program = self.program
+        blocks = self.matches(request.path) if "prefix_index" in program.exact else ()
+        self.running.belief.look(request)
+        steps = self.steps - program.prepaid(len(cluster.instances))
+        if steps < 0:
+            raise self.fail(Exhausted(), request)
+        tenants = cluster.tenants if "tenants" in program.exact else None
+        if noting is None:
+            self.begin(steps, blocks, tenants)
+        else:  # whose blocks have one token
+            noting.begin(steps, [count * self.block_tokens for count in blocks], tenants)
+        return blocks
 
     def _best(self, scores: list[Any], request: Request) -> int:
+        """Return the position of the highest score. If a score is not a finite number, raise an error."""
         try:
-            if all(map(isfinite, scores)):
+            if isfinite(sum(scores)):  # if any score is infinite or NaN, the sum is not finite
+                return scores.index(max(scores))
+            if all(map(isfinite, scores)):  # finite scores whose sum is too large
                 return scores.index(max(scores))
         except (TypeError, OverflowError):
             pass
@@ -195,17 +252,18 @@ class CodedAdmission(CodedRouter):
     stage = "admission"
 
     def admit(self, request: Request, cluster: ClusterView) -> Admit | Reject | Delay:
-        self.prepare(request, cluster)
-        verdict = self.ask(self.call, request, request, cluster)
-        if verdict is True:
+        raise NotImplementedError  # `restart` replaces it
+
+    def answer(self, result: Any, request: Request, *arguments: Any) -> Admit | Reject | Delay:
+        if result is True:
             return ADMIT
-        if verdict is False:
+        if result is False:
             return Reject(REFUSED)
-        if type(verdict) is Reject:
-            return verdict
-        if type(verdict) in (int, float) and 0 < verdict <= LONGEST_S:
-            return Delay(max(1, round(verdict * PS_PER_SECOND)))
-        raise self.wrong(verdict, request)
+        if type(result) is Reject:
+            return result
+        if type(result) in (int, float) and 0 < result <= LONGEST_S:
+            return Delay(max(1, round(result * PS_PER_SECOND)))
+        raise self.wrong(result, request)
 
 
 def _halves(answer: Any) -> tuple[Any, Any]:
@@ -217,13 +275,18 @@ class CodedPriority(CodedRouter):
     stage = "priority"
 
     def prioritise(self, request: Request, cluster: ClusterView) -> Priority:
-        self.prepare(request, cluster)
-        answer, hints = _halves(self.ask(self.call, request, request, cluster))
+        raise NotImplementedError  # `restart` replaces it
+
+    def answer(self, result: Any, request: Request, *arguments: Any) -> Priority:
+        answer, hints = _halves(result)
         score, reason = self.number(answer, request), f"scored by {self.program.name}"
         if hints is None:
             return Priority(score, reason=reason)
-        if type(hints) is not dict or len(hints) > MOST_HINTS or not all(type(name) is str for name in hints):
+        if type(hints) is not dict or len(hints) > lang.MOST_HINTS:
             raise self.wrong(hints, request)
+        for name in hints:
+            if type(name) is not str:
+                raise self.wrong(hints, request)
         return Priority(score, {name: self.number(value, request) for name, value in hints.items()}, reason)
 
 
@@ -231,26 +294,34 @@ class CodedEstimator(CodedRouter):
     stage = "estimator"
 
     def estimate(self, request: Request, cluster: ClusterView) -> Estimate:
-        self.prepare(request, cluster)
-        answer, error = _halves(self.ask(self.call, request, request, cluster))
-        tokens = max(1, int(self.number(answer, request, MOST_EXPECTED) + 0.5))
+        raise NotImplementedError  # `restart` replaces it
+
+    def answer(self, result: Any, request: Request, *arguments: Any) -> Estimate:
+        answer, error = (result, None) if result.__class__ in NUMBERS else _halves(result)
+        if not (answer.__class__ in NUMBERS and -MOST_EXPECTED <= answer <= MOST_EXPECTED):
+            raise self.wrong(answer, request)
         if error is not None and self.number(error, request) < 0:
             raise self.wrong(error, request)
-        most = request.max_tokens
-        return Estimate(tokens if most is None else max(1, min(tokens, most)), error)
+        tokens, most = int(answer + 0.5), request.max_tokens
+        if most is not None and tokens > most:
+            tokens = most
+        return Estimate(tokens if tokens > 0 else 1, error)
 
 
 class CodedDecider(CodedRouter):
     stage = "decider"
 
     def apart(self, request: Request, view: InstanceView, cluster: ClusterView) -> bool | Route:
-        cached = self.prepare(request, cluster)
-        answer = self.ask(self.call, request, request, view, cluster)
-        if isinstance(answer, bool):
-            return answer
-        whole = answer if isinstance(answer, InstanceView) else None
-        if whole is None or whole.role == "prefill" or not any(whole is each for each in cluster.instances):
-            raise self.wrong(answer, request)
+        raise NotImplementedError  # `restart` replaces it
+
+    def answer(self, result: Any, request: Request, *arguments: Any) -> bool | Route:
+        view, cluster, cached = arguments
+        if isinstance(result, bool):
+            return result
+        whole = result if isinstance(result, InstanceView) else None
+        if whole is None or whole.role == "prefill" or whole not in cluster.instances:
+            raise self.wrong(result, request)
         if whole is view:
             return False
-        return Route(whole.id, f"kept whole by {self.program.name}", cached[whole.index] if cached else 0)
+        tokens = cached[whole.index] * self.block_tokens if cached else 0
+        return Route(whole.id, f"kept whole by {self.program.name}", tokens)
