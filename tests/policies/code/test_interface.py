@@ -168,6 +168,13 @@ def test_a_program_reads_it_alike_in_both_worlds(row: str) -> None:
         assert decisions != without(json.dumps(changes))
 
 
+def test_tiers_that_nothing_reports_are_empty_in_both_worlds() -> None:
+    tiers = "tier_utilization(instance, 'cpu') + instance.tier_used.get('cpu', 0) + len(instance.tier_blocks)"
+    beliefs = "cached_tokens(instance) - cached_within(instance, 'gpu') + instance.offload_rate + instance.reload_rate"
+    decisions, _ = alike(reading(f"0.37 + {tiers} + {beliefs}"), {})
+    assert decisions == without("{}")
+
+
 # Rows of what a stage returns: policies, changes of the scenario.
 PAIRS = {
     "cluster": {
