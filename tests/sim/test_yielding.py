@@ -55,6 +55,30 @@ def test_a_request_yields_if_its_priority_is_lower_by_more_than_the_threshold(
     assert list(table["outcome"]) == ["completed"] * 2
 
 
+@pytest.mark.parametrize("leap", [False, "random-cuts"])
+def test_requests_yield_on_engines_that_speculate(leap: bool | str) -> None:
+    scenario: Any = {
+        "workload": {
+            "requests": 150,
+            "rate": "300/s",
+            "prompt_tokens": {"dist": "uniform", "min": 10, "max": 100},
+            "output_tokens": {"dist": "uniform", "min": 1, "max": 60},
+        },
+        "cluster": {
+            "instances": 1,
+            "max_batch_size": 6,
+            "kv": {"gpu_blocks": 60},
+            "latency": {"model": "fixed", "prefill_tokens_per_s": 10000, "decode_tokens_per_s": 500},
+            "speculation": {"tokens": 3, "acceptance": 0.5},
+        },
+        "policies": {"priority": "shortest-prompt", "scheduler": {"name": "priority", "preempts": 0, "aging": 0}},
+        "warmup": 0,
+    }
+    fast, other = (headway.simulate({**scenario, "leap": mode}, progress=False) for mode in (True, leap))
+    assert fast.requests["finished_ps"] == other.requests["finished_ps"]
+    assert fast.summary()["preemptions"] > 0
+
+
 def test_the_last_in_order_yields_and_only_as_many_as_needed(tmp_path: Any) -> None:
     rows = [(0, 10, 20, "usual"), (0, 10, 20, "bulk"), (1, 10, 20, "bulk"), URGENT]
     table = run(tmp_path, rows, 0, max_batch_size=3)

@@ -53,29 +53,28 @@ def may_yield(yields: Yields, waiting: Job, running: Job) -> bool:
 def fits(scheduler: StepScheduler, job: Job) -> bool:
     """Whether the request can enter the next step without a preemption."""
     batch, cache = scheduler.batch, scheduler.cache
-    budget = scheduler.max_batch_tokens - batch.decodes
+    budget = scheduler.max_batch_tokens - batch.decodes * batch.width
     if batch.partial is not None or len(batch.running) >= scheduler.max_batch_size or budget <= 0:
         return False
     hits = cached_blocks(scheduler, job)
     need = blocks_to_enter(scheduler, job, hits, budget)
-    room = cache.total - cache.held - batch.phases[batch.steps % scheduler.size]
+    room = cache.total - cache.held - batch.decode_blocks(batch.steps, 1)
     return need <= room or need - hits <= room - cache.idle_in(job.runs, hits)
 
 
 def suffices(scheduler: StepScheduler, job: Job, victims: list[Job]) -> bool:
     """Whether the request can certainly enter the next step if these running requests yield. Cached blocks of its
     prompt count as blocks that it needs, because they may be those of the victims."""
-    batch, cache, size = scheduler.batch, scheduler.cache, scheduler.size
-    decodes, room = batch.decodes, cache.total - cache.held - batch.phases[batch.steps % size]
+    batch, cache = scheduler.batch, scheduler.cache
+    decodes, room = batch.decodes, cache.total - cache.held - batch.decode_blocks(batch.steps, 1)
     for victim in victims:
         blocks = victim.blocks
         if victim.ends_at_step >= 0:
-            tokens = victim.request.prompt_tokens + batch.steps - victim.decoding_from - 1
-            blocks = -(-tokens // size)
-            room += tokens % size == 0  # the block that it would have needed in the next step
+            blocks = batch.held_blocks(victim, 0)
+            room += batch.next_blocks(victim)  # what it would have needed in the next step
             decodes -= 1
         room += blocks - cache.shared_with_others(victim.holds)
-    budget = scheduler.max_batch_tokens - decodes
+    budget = scheduler.max_batch_tokens - decodes * batch.width
     if len(batch.running) - len(victims) >= scheduler.max_batch_size or budget <= 0:
         return False
     return blocks_to_enter(scheduler, job, cached_blocks(scheduler, job), budget) <= room
