@@ -79,6 +79,9 @@ def engine(
                 kv=drawn_kv(scenario.tiers, scenario.offload, scenario.offload_level),
                 block_bytes=scenario.block_bytes,
                 schedules_ahead=scenario.ahead,
+                rank=view.index if scenario.lockstep else 0,
+                ranks=scenario.instances if scenario.lockstep else 1,
+                lockstep=scenario.lockstep,
                 speculation=None if drafts is None else drafts.setup(),
             )
             for view in views

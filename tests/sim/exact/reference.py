@@ -623,6 +623,22 @@ def job_of(planned: Planned) -> Job:
     return Job(request.id, request.arrival_ps, request.path, *figures, request)
 
 
+def begin_together(ranks: list[Instance], now: int) -> None:
+    """Begin the next step of all ranks, once the last one has ended. It takes as long as the slowest rank computes, and
+    as long as the slowest loads its adapters. A rank without work takes part, if any has some."""
+    if any(rank.step_ends >= 0 for rank in ranks):
+        return
+    for rank in ranks:
+        rank.begin(now)
+    working = [rank for rank in ranks if rank.step]
+    if not working:
+        return
+    loading = [rank.loads_now * rank.load for rank in working]
+    computing = [rank.step_ends - now - load for rank, load in zip(working, loading, strict=True)]
+    for rank in ranks:
+        rank.began, rank.step_ends = now, now + max(computing) + max(loading)
+
+
 def simulate(
     requests: list[RequestTuple],
     instances: int,
@@ -649,8 +665,10 @@ def simulate(
     limits: Sequence[int | None] = (),
     ahead: bool = False,
     speculation: DrawnSpeculation | None = None,
+    lockstep: bool = False,
 ) -> ReferenceRun:
-    """Run until everything has drained, or up to and with the horizon. Requests are given beforehand, or by traffic."""
+    """Run until everything has drained, or up to and with the horizon. Requests are given beforehand, or by traffic.
+    With `lockstep`, the instances are the ranks of one engine."""
     from reference_ahead import AheadInstance  # which builds on the instance above
 
     if speculation is not None:
@@ -674,7 +692,7 @@ def simulate(
     inflight = [0] * instances
     now = -1
     while True:
-        times = [engine.step_ends for engine in engines if engine.step]
+        times = [engine.step_ends for engine in engines if engine.step_ends >= 0]
         if traffic.next_ps != NEVER:
             times.append(traffic.next_ps)
         times += [at for at in [link.next() for link in links] if at is not None]
@@ -687,7 +705,7 @@ def simulate(
             break
         ended: list[Job] = []
         for engine in engines:
-            if engine.step and engine.step_ends == now:
+            if engine.step_ends == now:
                 ended += engine.end(now)
         at_once = True
         while at_once or ended or traffic.next_ps == now:
@@ -717,6 +735,9 @@ def simulate(
                 inflight[job.instance] -= 1
                 traffic.on_ended(job.request, now, job.outcome == "completed")
             ended = []
+        if lockstep:
+            begin_together(engines, now)
+            continue
         for engine in engines:
             if not engine.step:
                 engine.begin(now)
@@ -727,7 +748,7 @@ def simulate(
     for index, engine in enumerate(engines):
         routed = len([job for job in jobs if job.instance == index])
         busy = engine.busy
-        if engine.step:  # cut off by the horizon
+        if engine.step_ends >= 0:  # cut off by the horizon
             assert horizon is not None
             busy += horizon - engine.began
         figures = (engine.steps, engine.prefill_tokens, engine.cache.evicted, engine.peak, engine.loads)

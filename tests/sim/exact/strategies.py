@@ -80,6 +80,7 @@ class Scenario:
     limits: tuple[int | None, ...] = ()  # max_tokens of the requests
     ahead: bool = False  # whether the engine schedules asynchronously
     speculation: DrawnSpeculation | None = None
+    lockstep: bool = False  # whether the instances are ranks that wait for each other
 
 
 def latencies() -> SearchStrategy[LatencyModel]:
@@ -252,6 +253,17 @@ def stopped(draw: DrawFn, inner: SearchStrategy[Scenario]) -> Scenario:
     last, grid = scenario.requests[-1][0], period(scenario.latency)
     horizon = draw(st.one_of(st.integers(0, last + 40 * grid), st.integers(0, last // grid + 40).map(grid.__mul__)))
     return replace(scenario, horizon=horizon, warmup=draw(st.sampled_from([0, 0, 2])))
+
+
+@st.composite
+def together(draw: DrawFn, inner: SearchStrategy[Scenario]) -> Scenario:
+    """A scenario whose instances are the ranks of one engine, two or three of them, some mostly idle."""
+    scenario = draw(inner)
+    ranks = draw(st.integers(2, 3))
+    first = draw(st.sampled_from([0, 0, 1]))  # if 1, a rank has no work
+    given = [draw(st.integers(first, ranks - 1)) for _ in scenario.requests]
+    policy = draw(st.sampled_from(["round-robin", "least-loaded", given]))
+    return replace(scenario, instances=ranks, policy=policy, lockstep=True)
 
 
 @st.composite

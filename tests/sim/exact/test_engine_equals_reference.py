@@ -33,6 +33,7 @@ from strategies import (
     speculating,
     stopped,
     tiered,
+    together,
     twins,
 )
 
@@ -366,6 +367,25 @@ def test_the_engine_gives_what_the_reference_gives_with_adapters(examples: int) 
 
     drawn = adapted(st.one_of(scenarios(), coincidences(), twins(), stopped(scenarios())))
     search_until(examples, check_adapters, ("loaded again", "preempted", "kept waiting"), drawn, share=0.1)
+
+
+@sized(quick=FEW, full=300)
+def test_the_engine_gives_what_the_reference_gives_with_ranks_in_lockstep(examples: int) -> None:
+    def check_ranks(scenario: Scenario) -> list[str]:
+        done = check(scenario)
+        assert len({(rank.steps, rank.busy) for rank in done.instances}) == 1
+        shown = {
+            "idle rank": any(rank.steps and not rank.requests for rank in done.instances),
+            "preempted": any(job.preemptions for job in done.rows),
+            "evicted": any(rank.evicted_blocks for rank in done.instances),
+            "loaded": any(rank.loads for rank in done.instances),
+            "cut off": any(job.outcome == "in_flight" for job in done.rows),
+        }
+        return [name for name, holds in shown.items() if holds]
+
+    drawn = st.one_of(scenarios(), coincidences(), twins(), stopped(st.one_of(scenarios(), twins())), adapted(twins()))
+    wanted = ("idle rank", "preempted", "evicted", "loaded", "cut off")
+    search_until(examples, check_ranks, wanted, together(drawn), share=0.02)
 
 
 @sized(quick=FEW, full=200)
