@@ -6,7 +6,7 @@ import pytest
 
 import headway
 from headway.results.records import Finding
-from headway.testing.troubles import NONE, changed, named
+from headway.testing.troubles import DROP, NONE, SEVERITIES, changed, named
 
 
 def findings(scenario: dict[str, Any], kind: str) -> list[Finding]:
@@ -77,6 +77,41 @@ def test_an_overload_with_chunks_of_a_good_size_is_not_blamed_on_them() -> None:
     result = headway.simulate(scenario, progress=False)
     assert result.summary()["slo"]["goodput_ratio"] < 0.5
     assert not [each for each in result.findings() if each.kind == "chunk_size"]
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_drafts_that_cost_more_than_they_save_are_named_first(severity: str) -> None:
+    scenario = named("costly-speculation").build(severity)
+    result = headway.simulate(scenario, progress=False)
+    found = result.findings()[0]
+    assert found.kind == "costly_speculation" and found.evidence["slowdown"] > 1.05
+    assert found.suggestions[0].change == {"cluster.speculation.tokens": 0}
+    better = headway.simulate(scenario, progress=False, overrides=found.suggestions[0].overrides()).summary()
+    assert better["slo"]["goodput_ratio"] > 0.97 > result.summary()["slo"]["goodput_ratio"]
+
+
+def test_an_overload_with_drafts_that_save_time_is_not_blamed_on_them() -> None:
+    scenario = changed(named("costly-speculation").build(NONE), {"workload": {"rate": "200/s", "requests": 600}})
+    result = headway.simulate(scenario, progress=False)
+    assert result.summary()["slo"]["goodput_ratio"] < 0.5
+    assert not [each for each in result.findings() if each.kind == "costly_speculation"]
+
+
+def test_drafts_of_decode_instances_are_blamed_if_the_pools_are_apart() -> None:
+    scenario = changed(
+        named("costly-speculation").build("severe"),
+        {
+            "cluster": {
+                "instances": DROP,
+                "speculation": DROP,
+                "architecture": "disaggregated",
+                "prefill": {"instances": 2},
+                "decode": {"instances": 2, "speculation": {"tokens": 10, "acceptance": 0.1, "draft": "1ms"}},
+            }
+        },
+    )
+    (found,) = findings(scenario, "costly_speculation")
+    assert found.suggestions[0].change == {"cluster.decode.speculation.tokens": 0}
 
 
 @pytest.mark.parametrize("trouble", ["adapter-thrash", "few-adapter-slots"])

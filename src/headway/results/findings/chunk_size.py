@@ -88,7 +88,7 @@ def find(run: Observed) -> list[Finding]:
         if run.requests.enqueued_ps[row] >= 0:
             homes.setdefault(run.home(row), []).append(row)
     for instance, rows in homes.items():
-        engine = _engine(run, instance, occupancy, at, until)
+        engine = usual_engine(run, instance, at, until)
         if engine is None:
             continue
         busy = occupancy.busy(PREFILL, instance, at, until)
@@ -115,8 +115,9 @@ def suggest(run: Observed, finding: Finding) -> Iterator[Suggestion]:
     yield from reject_late(run)
 
 
-def _engine(run: Observed, instance: int, occupancy: Occupancy, at: int, until: int) -> Engine | None:
-    """Return the steps of an instance; None if its latency model is not known, as in a live run."""
+def usual_engine(run: Observed, instance: int, at: int, until: int) -> Engine | None:
+    """Return the steps of an instance with its mean batch in a period; None if its latency model is not known, as in a
+    live run."""
     settings = run.engine(instance)
     section, budget = settings.get("latency"), settings.get("max_batch_tokens")
     if not isinstance(section, dict) or not budget or until <= at:

@@ -115,6 +115,31 @@ LARGE_CHUNKS: Final = Trouble(
 )
 
 
+def _drafts(tokens: int, acceptance: float) -> Json:
+    return {"cluster": {"speculation": {"tokens": tokens, "acceptance": acceptance}}}
+
+
+COSTLY_SPECULATION: Final = Trouble(
+    name="costly-speculation",
+    text="Decodes verify many drafts and accept few of them, so steps get longer and give hardly more tokens.",
+    healthy={
+        "workload": {
+            "requests": 900,
+            "rate": "16/s",
+            "prompt_tokens": around(200, 40),
+            "output_tokens": around(150, 40),
+        },
+        "cluster": {**CLUSTER, "instances": 2, **_drafts(2, 0.8)["cluster"]},
+        "policies": {"routing": "least-loaded"},
+        "slo": {"ttft": "1s", "tpot": "11.5ms"},
+    },
+    mild=_drafts(8, 0.23),
+    medium=_drafts(8, 0.2),
+    severe=_drafts(10, 0.2),
+    causes=("costly_speculation",),
+)
+
+
 def _adapters(count: int) -> Json:
     return {"workload": {"adapters": [f"lora-{number}" for number in range(count)]}}
 
@@ -161,5 +186,6 @@ ADAPTER_SLOTS: Final = Trouble(
 )
 
 TROUBLES: Final = (
-    SMALL_QUEUE, TIGHT_BUCKET, FLOW_LIMIT, SMALL_CHUNKS, LARGE_CHUNKS, ADAPTER_THRASH, ADAPTER_SLOTS,
+    SMALL_QUEUE, TIGHT_BUCKET, FLOW_LIMIT, SMALL_CHUNKS, LARGE_CHUNKS, COSTLY_SPECULATION, ADAPTER_THRASH,
+    ADAPTER_SLOTS,
 )  # fmt: skip
