@@ -1,7 +1,7 @@
 """Find the package with the compiled engine, which `make compiled` puts into build/compiled of the repository.
 
-The workers of a search use it, and give the same bytes about a quarter faster. The process that runs the search itself
-uses the sources. An installed wheel with a compiled engine needs nothing from here.
+The workers of a search use it, and give the same bytes in less CPU time. The process that runs the search itself uses
+the sources. An installed wheel with a compiled engine needs nothing from here.
 """
 
 from __future__ import annotations
