@@ -158,7 +158,7 @@ def test_a_connection_that_the_server_has_reset_at_once_is_an_error_of_the_conne
             upstream.connection_lost(None)
             return upstream.transport, upstream
 
-    address = SimpleNamespace(host="127.0.0.1", port=1, tls=False)
+    address = SimpleNamespace(host="127.0.0.1", port=1, tls=False, server_name=None)
     server: Any = SimpleNamespace(free=[], opened=0, known=None, address=address)
     loop: Any = Loop()
     with pytest.raises(ConnectionResetError):

@@ -21,6 +21,7 @@ from headway.policies.code.kinds import of_value
 from headway.policies.estimators import Learned, NoisyOracle
 from headway.policies.flow import Bands
 from headway.policies.queues import Fifo
+from headway.policies.registry import METHODS
 from headway.views.cluster import Totals
 from headway.views.window import Recent
 
@@ -498,14 +499,19 @@ def test_what_the_language_can_read_of_a_record_is_what_its_kind_says() -> None:
 def test_nothing_that_a_program_closes_over_leads_to_the_true_length(stage: str) -> None:
     probe = Probe()
     policy = registry.build(stage, {"name": "code", "source": reading(stage)}, f"policies.{stage}")
-    decide = policy.call
+    start = policy.restart
 
-    def watched(*arguments: object) -> object:
-        probe.search(stage, policy.running, *arguments)
-        return policy.running.entrance(*arguments)
+    def restart() -> None:
+        start()
+        decide = getattr(policy, METHODS[stage])
 
-    policy.restart = lambda: setattr(policy, "call", watched)
-    assert decide is policy.running.entrance
+        def watched(*arguments: object) -> object:
+            probe.search(stage, policy.running, decide, *arguments)
+            return decide(*arguments)
+
+        setattr(policy, METHODS[stage], watched)
+
+    policy.restart = restart
     headway.simulate(scenario(), **{stage: policy})
     assert probe.calls[stage] >= 12 and probe.visited > 50
     assert not probe.found
