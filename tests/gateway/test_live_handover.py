@@ -211,7 +211,9 @@ def test_a_policy_without_pairing_routes_prefill_and_decode(live):
     gateway.until(gateway.idle)
 
 
-@pytest.mark.parametrize("field", ["kv_transfer_params", "bootstrap_host", "bootstrap_room", "headway_kv"])
+@pytest.mark.parametrize(
+    "field", ["kv_transfer_params", "ec_transfer_params", "bootstrap_host", "bootstrap_room", "headway_kv"]
+)
 def test_a_client_may_not_set_fields_of_kv_transfer(live, field):
     gateway = two(live, "vllm")
     with pytest.raises(openai.BadRequestError, match="a client may not set the fields of KV transfer"):

@@ -23,7 +23,9 @@ Digest = Callable[[bytes | memoryview, int], int]  # a hash function; its argume
 Fields = dict[str, Raw]
 Chat = tuple[list[dict[str, Any]], Any, Any]  # messages, tools, and further values for the chat template
 Decoded = TypeVar("Decoded")
-KV_FIELDS: Final = ("kv_transfer_params", "bootstrap_host", "bootstrap_port", "bootstrap_room", "headway_kv")
+KV_FIELDS: Final = (
+    *("kv_transfer_params", "ec_transfer_params", "bootstrap_host", "bootstrap_port", "bootstrap_room", "headway_kv"),
+)
 NULL: Final = b"null"
 NOTHING: Final = (NULL, b"false")
 
@@ -47,6 +49,7 @@ class Body(Struct):
     add_special_tokens: Raw = Raw()
     # Fields of KV transfer, which only the gateway may set.
     kv_transfer_params: Raw = Raw()
+    ec_transfer_params: Raw = Raw()  # of what an encoder computes
     bootstrap_host: Raw = Raw()
     bootstrap_port: Raw = Raw()
     bootstrap_room: Raw = Raw()
@@ -84,6 +87,7 @@ class Body(Struct):
         """Whether the client sets fields of KV transfer, which could make an engine connect to any host."""
         fields = (
             self.kv_transfer_params,
+            self.ec_transfer_params,
             self.bootstrap_host,
             self.bootstrap_port,
             self.bootstrap_room,
