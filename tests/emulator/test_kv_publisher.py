@@ -19,10 +19,10 @@ END = -1
 class Heard:
     """A subscriber, as in the tests of the real engine."""
 
-    def __init__(self, one: Emulated) -> None:
-        publisher = one.host.replicas[0].publisher
+    def __init__(self, one: Emulated, replica: int = 0) -> None:
+        publisher = one.host.replicas[replica].publisher
         assert publisher is not None
-        self.one, self.publisher = one, publisher
+        self.one, self.publisher, self.replica = one, publisher, replica
         self.socket = zmq.Context.instance().socket(zmq.SUB)
         self.socket.linger = 0
         self.socket.connect(publisher.endpoint)
@@ -79,17 +79,17 @@ def telling() -> Iterator[Callable[..., tuple[Emulated, Heard]]]:
 def warm_up(one: Emulated, heard: Heard) -> None:
     """Publish until the subscriber receives events; it does not ask for earlier ones."""
     for number in range(100):
-        ask(one, [number + 1] * 16)
+        ask(one, [number + 1] * 16, replica=heard.replica)
         if heard.socket.poll(100):
             break
-    one.post("/reset_prefix_cache", {})
+    one.post("/reset_prefix_cache", {}, heard.replica)
     while heard.take(len(heard.batches) + 1)[-1]["type"] != "AllBlocksCleared":
         pass
     heard.batches.clear()
 
 
-def ask(one: Emulated, ids: list[int], tokens: int = 1, **more: Any) -> Any:
-    return one.post("/v1/completions", {"model": MODEL, "prompt": ids, "max_tokens": tokens, **more})
+def ask(one: Emulated, ids: list[int], tokens: int = 1, replica: int = 0, **more: Any) -> Any:
+    return one.post("/v1/completions", {"model": MODEL, "prompt": ids, "max_tokens": tokens, **more}, replica)
 
 
 def test_blocks_are_told_with_their_tokens_and_their_parent(telling: Any) -> None:

@@ -102,6 +102,7 @@ class PlainSink:
 
     def __init__(self) -> None:
         self.runs: dict[int, tuple[int, int, int]] = {}
+        self.levels: dict[int, int] = {}
         self.trust = ""
         self.clears: list[str] = []
 
@@ -109,11 +110,16 @@ class PlainSink:
         for parent, key, start, end in runs:
             assert key not in self.runs, "told twice"
             assert start == 0 or parent in self.runs, "told before its parent"
-            self.runs[key] = (parent, start, end)
+            self.runs[key], self.levels[key] = (parent, start, end), 0
+
+    def moved(self, keys: list[int], level: int) -> None:
+        for key in keys:
+            assert key in self.runs and self.levels[key] != level, "told of no change"
+            self.levels[key] = level
 
     def removed(self, keys: list[int]) -> None:
         for key in keys:
-            del self.runs[key]
+            del self.runs[key], self.levels[key]
             assert all(parent != key for parent, _, _ in self.runs.values()), "gone before what follows it"
 
     def cleared(self, trust: str) -> None:

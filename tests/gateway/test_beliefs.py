@@ -11,8 +11,9 @@ from kv_engine import OWN, hasher, path_of, root, stored_event
 
 from drawing import draws
 from headway.gateway.signals.beliefs import MOST_UNCONFIRMED, Beliefs
+from headway.gateway.signals.kv_batches import Removed, Stored
 from headway.gateway.signals.kv_ledger import EXACT, GUESSED, PARTIAL, Ledger
-from headway.policies.prefix_index import PrefixIndex
+from headway.policies.prefix_index import TIERS, PrefixIndex
 from headway.types import Path
 
 
@@ -271,6 +272,9 @@ class Adapter:
     def stored(self, runs):
         self.beliefs.stored(self.now, 0, [list(run) for run in runs])  # as a journal gives them back
 
+    def moved(self, keys, level):
+        self.beliefs.moved(self.now, 0, keys, level)
+
     def removed(self, keys):
         self.beliefs.removed(self.now, 0, keys)
 
@@ -340,6 +344,77 @@ def test_after_anything_that_is_told_the_answer_is_that_of_the_engine_itself(his
         for one in texts_seen:
             assert index.matches(path_of(one)) == [model.match(one)]
     assert not index._holes
+
+
+@draws(60)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["store", "offload", "remove"]), texts, st.integers(1, 12), st.sampled_from([0, 1, 2])
+        ),
+        min_size=1,
+        max_size=40,
+    ),
+    st.sampled_from([2, 4, 8, 6]),
+    st.sampled_from([4, 2, 8, 12]),
+)
+def test_in_every_tier_the_answer_is_that_of_the_engine_itself(history, engine_size, size):
+    index, beliefs = made(size=size)
+    ledger = Ledger(Adapter(beliefs), hasher(), "m")
+    ledger.clear(EXACT)
+    media, copies, texts_seen = ("GPU", "CPU", "STORAGE"), {}, []
+    for what, text, number, tier in history:
+        block = tuple(text[: number * engine_size])
+        if what == "store":
+            texts_seen.append(tuple(text))
+            for end in range(engine_size, len(text) + 1, engine_size):
+                block = tuple(text[:end])
+                held = copies.setdefault(block, set())
+                if tier not in held and (end == engine_size or copies.get(block[:-engine_size])):
+                    event = stored_event([block], engine_size)
+                    ledger.apply(Stored(event.hashes, event.parent, event.tokens, event.size, medium=media[tier]))
+                    held.add(tier)
+        elif what == "offload" and tier and copies.get(block) and tier not in copies[block]:
+            ledger.apply(Stored(stored_event([block], engine_size).hashes, None, [], 0, medium=media[tier]))
+            copies[block].add(tier)
+        elif what == "remove" and tier in copies.get(block, ()):
+            names = stored_event([block], engine_size, removed=True).hashes
+            ledger.apply(Removed(names, media[tier]))
+            copies[block].discard(tier)
+        for level, name in enumerate(TIERS):
+            model = Model(engine_size, size)
+            model.held = {block for block, held in copies.items() if held and min(held) <= level}
+            for one in texts_seen:
+                assert index.matches_within(path_of(one), name) == [model.match(one)]
+    assert not ledger.counts.orphans and not ledger.counts.strangers
+
+
+def test_blocks_in_slower_tiers_make_room_in_a_bounded_index():
+    index, beliefs = made(capacity=2)
+    beliefs.cleared(0, 0, EXACT)
+    first, second = path_of([0] * 8), path_of([1] * 8)
+    beliefs.stored(1, 0, runs_of(first))
+    beliefs.moved(2, 0, list(first.keys), 1)
+    beliefs.stored(3, 0, runs_of(second))
+    assert (index.matches_within(second, "gpu"), index.size(0)) == ([2], 2)
+    beliefs.removed(4, 0, list(reversed(first.keys)))
+    assert (index.matches_within(second, "gpu"), index.size(0)) == ([2], 2)
+
+
+def test_a_sent_prompt_is_believed_on_the_gpu_until_the_next_report():
+    index, beliefs = made()
+    beliefs.cleared(0, 0, EXACT)
+    path = path_of([0] * 8)
+    beliefs.stored(1, 0, runs_of(path))
+    beliefs.moved(2, 0, list(path.keys), 2)
+    assert [index.matches_within(path, name) for name in TIERS] == [[0], [0], [2]]
+    sent(index, beliefs, 3, path)
+    assert index.matches_within(path, "gpu") == [2]
+    beliefs.moved(4, 0, [path.keys[1]], 1)
+    assert [index.matches_within(path, name) for name in TIERS] == [[1], [2], [2]]
+    late = PrefixIndex(1, 1000, OWN)
+    beliefs.bind([late])
+    assert [late.matches_within(path, name) for name in TIERS] == [[0], [0], [2]]
 
 
 @draws(60)

@@ -18,6 +18,7 @@ from headway.gateway.config import Config
 from headway.gateway.signals.polled_signals import EngineSignals, SignalSettings
 from headway.gateway.signals.reading import Hits, Mean, Reading, clean
 from headway.types import PS_PER_SECOND, Path, Request
+from headway.views.instance import InstanceView
 
 PAGE = """\
 vllm:num_requests_running{{engine="0",model_name="m"}} {running}.0
@@ -235,6 +236,23 @@ def test_the_hit_rate_is_of_recent_prompts_and_survives_a_restart():
     assert hits.add(75, 150, 300) == 0.5  # since 10
     assert hits.add(80, 10, 20) == 0.5  # the engine has begun anew
     assert hits.add(90, 10, 30) == 0.0
+
+
+def test_stores_below_the_gpu_are_told_in_blocks_of_the_gateway():
+    view, reading = InstanceView(0, "a", tier_blocks={"cpu": 9, "storage": 50}), Reading()
+
+    def signals(page, block_bytes=None):
+        return reading.signals_of(page, view, 16, 0, block_bytes)
+
+    sglang = {"cpu_tokens_used": 640, "cpu_tokens": 6400}
+    assert signals(sglang) == {"tier_used": {"cpu": 40}, "tier_blocks": {"cpu": 400, "storage": 50}}
+    assert signals({"cpu_tokens_used": 0, "cpu_tokens": 0}) == {}
+    lmcache = {"cpu_bytes_used": 4096, "disk_bytes_used": 0, "remote_bytes_used": 0}
+    assert signals(lmcache) == {}
+    assert signals(lmcache, 1000) == {"tier_used": {"cpu": 4, "storage": 0}}
+    assert signals({**lmcache, "remote_bytes_used": 2500}, 1000) == {"tier_used": {"cpu": 4, "storage": 2}}
+    view.tier_blocks = {"cpu": 9}
+    assert signals(lmcache, 1000) == {"tier_used": {"cpu": 4}}
 
 
 def test_a_mean_weighs_by_time():

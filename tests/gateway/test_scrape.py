@@ -135,6 +135,25 @@ def test_older_sglang_tells_its_pages_by_labels():
     assert parse(page) == {"running": 1, "kv_blocks": 500, "block_tokens": 64}
 
 
+def test_the_stores_of_sglang_and_of_lmcache_are_read_and_those_of_tensor_parallel_workers_added_up():
+    sglang = """\
+sglang:hicache_host_used_tokens{model_name="m",tp_rank="0"} 640.0
+sglang:hicache_host_used_tokens{model_name="m",tp_rank="1"} 640.0
+sglang:hicache_host_total_tokens{model_name="m",tp_rank="0"} 6400.0
+"""
+    assert parse(sglang, "sglang") == {"cpu_tokens_used": 640, "cpu_tokens": 6400}
+    lmcache = """\
+lmcache:local_cache_usage{model_name="m",worker_id="0"} 5000.0
+lmcache:local_cache_usage{model_name="m",worker_id="1"} 5000.0
+lmcache:local_storage_usage{model_name="m",worker_id="0"} 9e+09
+lmcache:remote_cache_usage{model_name="m",worker_id="0"} 70.0
+vllm:kv_offload_cpu_cache_usage_perc{model_name="m"} 0.5
+"""
+    expected = {"cpu_bytes_used": 10_000, "disk_bytes_used": 9_000_000_000, "remote_bytes_used": 70}
+    for engine in ("auto", "vllm", "sglang"):
+        assert parse(lmcache, engine) == expected
+
+
 def test_llama_cpp_has_no_labels():
     assert parse(LLAMACPP) == {"running": 2, "queued": 1, "kv_usage": 0.63, "kv_tokens_used": 1234}
 

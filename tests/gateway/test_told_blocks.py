@@ -189,12 +189,55 @@ def test_a_block_whose_parent_nobody_has_heard_of_is_passed_over():
     assert book.counts == Counts(orphans=2, strangers=1)
 
 
-def test_memory_other_than_the_gpus_is_not_followed():
+def offload(tokens, medium="CPU", **more):
+    """As vLLM's offloading connector publishes it by default: names alone."""
+    return {
+        **prompt_event(tokens, **more),
+        "medium": medium,
+        "token_ids": [],
+        "block_size": 0,
+        "parent_block_hash": None,
+    }
+
+
+def elsewhere(tokens, medium="CPU"):
+    return {**removal(tokens), "medium": medium}
+
+
+@pytest.mark.parametrize("media", [("CPU", "STORAGE"), ("CPU_PINNED", "DISK"), ("cpu", "EXTERNAL")])
+def test_a_block_is_as_near_as_its_fastest_copy_and_the_blocks_before_it(media):
+    cpu, storage = media
     sink, book = ledger()
-    offloaded = {**prompt_event(range(4)), "medium": "CPU", "token_ids": []}
-    tell(book, prompt_event(range(4)), offloaded, {**removal(range(4)), "medium": "CPU"})
-    assert list(sink.runs) == list(path_of(range(4)).keys)
-    assert book.counts == Counts(elsewhere=2)
+    first, second = path_of(range(8)).keys
+
+    def levels():
+        return sink.levels.get(first), sink.levels.get(second)
+
+    tell(book, prompt_event(range(8)), offload(range(8), cpu), offload(range(4), storage))
+    assert levels() == (0, 0)
+    tell(book, removal(range(4)))
+    assert levels() == (1, 1)  # the second is on the GPU, but a prompt needs the first too
+    tell(book, elsewhere(range(4), cpu))
+    assert levels() == (2, 2)
+    tell(book, prompt_event(range(4)))
+    assert levels() == (0, 0)
+    tell(book, removal(range(8)), removal(range(4)))
+    assert levels() == (2, 2)
+    tell(book, elsewhere(range(4), storage))
+    assert not sink.runs
+    tell(book, prompt_event(range(4)))
+    assert levels() == (0, 1)
+    tell(book, removal(range(4)), elsewhere(range(8), cpu))
+    assert not sink.runs and not book.blocks and not book.claims and book.counts == Counts()
+
+
+def test_events_about_slower_tiers_may_have_tokens_and_may_name_unknown_blocks():
+    sink, book = ledger()
+    tell(book, {**prompt_event(range(8)), "medium": "CPU"})
+    assert list(sink.levels.values()) == [1, 1]
+    tell(book, offload(range(100, 104)), elsewhere(range(100, 104)), removal(range(8)), offload(range(8), "TAPE"))
+    assert list(sink.levels.values()) == [1, 1]
+    assert book.counts == Counts(orphans=1, strangers=2, elsewhere=1)
 
 
 def test_blocks_of_an_adapter_have_its_root_as_requests_name_it_as_their_model():

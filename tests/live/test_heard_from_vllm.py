@@ -42,6 +42,8 @@ class Held:
     def stored(self, runs: list[Run]) -> None:
         self.keys.update((key, None) for _, key, _, _ in runs)
 
+    def moved(self, keys: list[int], level: int) -> None: ...
+
     def removed(self, keys: list[int]) -> None:
         for key in keys:
             del self.keys[key]

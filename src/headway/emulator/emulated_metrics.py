@@ -1,4 +1,5 @@
-"""A replica's Prometheus page, with vLLM's metric names. Times are wall-clock times, as clients measure them."""
+"""A replica's Prometheus page, with vLLM's metric names, and LMCache's for the stores below the GPU. Times are
+wall-clock times, as clients measure them."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ HISTOGRAMS: Final = {
     "request_prompt_tokens": LENGTHS,
     "request_generation_tokens": LENGTHS,
 }
+STORES: Final = {"cpu": "local_cache_usage", "storage": "local_storage_usage"}  # LMCache's names, without `lmcache:`
 REASONS: Final = ("stop", "length", "abort", "error")
 
 
@@ -45,6 +47,7 @@ class Moment(NamedTuple):
     queries: int  # number of prompt tokens of all requests that have started
     hits: int
     preemptions: int
+    stored: tuple[tuple[str, int], ...]  # names of the stores below the GPU, and the bytes in use there
 
 
 class EmulatedMetrics:
@@ -72,7 +75,9 @@ class EmulatedMetrics:
         instance = self.instance
         stats, running, queued = instance.stats, len(instance.batch.running), instance.scheduler.count_queued()
         tokens = stats.prompt_tokens, stats.cached_tokens
-        return Moment(running, queued, instance.cache.held, *tokens, stats.preemptions)
+        tiers = instance.tiers
+        stored = () if tiers is None else tuple((x.name, x.count_used() * tiers.block_bytes) for x in tiers.tiers)
+        return Moment(running, queued, instance.cache.held, *tokens, stats.preemptions, stored)
 
     def freeze(self) -> None:
         """Store the current values. Pages show these values until the next call."""
@@ -94,6 +99,9 @@ class EmulatedMetrics:
             ("generation_tokens_total", "counter", self.generation_tokens),
         ):
             lines += [f"# TYPE vllm:{name} {kind}", f"vllm:{name}{{{labels}}} {float(value)}"]
+        for store, size in now.stored:
+            name = f"lmcache:{STORES[store]}"
+            lines += [f"# TYPE {name} gauge", f"{name}{{{labels}}} {float(size)}"]
         lines.append("# TYPE vllm:request_success_total counter")
         for reason, count in self.ended.items():
             lines.append(f'vllm:request_success_total{{{labels},finished_reason="{reason}"}} {float(count)}')

@@ -2,7 +2,8 @@
 numbered batches. Listeners can request the last batches again.
 
 The events follow the simulator's cache: prompt blocks are published at the end of the step that computed them,
-generated blocks when their request ends, and removed blocks when they are evicted.
+generated blocks when their request ends, and removed blocks when they are evicted. Blocks in stores below the GPU are
+published when they leave the GPU, with their hashes alone, which is the default of vLLM's offloading connector.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import msgspec
 
 from headway.emulator.content import Content
 from headway.errors import HeadwayError, missing_extra
+from headway.policies.prefix_index import GPU
 from headway.sim.instance import Instance
 from headway.sim.job import Job
 
@@ -43,8 +45,14 @@ class KvPublisher:
         self.zmq, self.instance, self.loop = zmq, instance, loop
         self.size, self.topic, self.rank = instance.size, topic.encode(), rank
         self.log: list[Any] = []
-        instance.cache.log = self.log
+        if instance.tiers is None:
+            instance.cache.log = self.log
+        else:
+            self.log = instance.tiers.hear()
         self.published: dict[int, dict[int, int]] = {}
+        # For each store below the GPU: published blocks, as in `published`.
+        self.below: dict[str, dict[int, dict[int, int]]] = {}
+        self.loaded: set[int] = set()  # cache keys with blocks that a request has loaded for its next step
         self.number = 0
         self.sent: deque[tuple[int, bytes]] = deque(maxlen=KEPT)
         self.events: list[dict[str, Any]] = []
@@ -77,25 +85,36 @@ class KvPublisher:
     def settle(self, computed: Iterable[tuple[Job, Content]]) -> None:
         """Publish evicted blocks as removed. Publish the cached blocks of these requests as stored, if they are not yet
         published."""
-        if self.log:
+        if self.log and self.instance.tiers is None:
             self._add_removed()
+        elif self.log:
+            self.loaded.update(entry[2] for entry in self.log if entry[5] == GPU)
+            self._add_moved(dict.fromkeys(entry[2] for entry in self.log if entry[2] not in self.loaded))
+            self.log.clear()
         for job, content in computed:
             self._add_stored(job, content)
+            if self.loaded:
+                self._add_moved([key for key in content.path.keys if key in self.loaded])
+                self.loaded.difference_update(content.path.keys)
         self._send()
 
     def on_cleared(self) -> None:
-        self.log.clear()
-        self.published.clear()
+        self._forget()
         self.events = [{"type": "AllBlocksCleared"}]
         self._send()
 
     def restart(self) -> None:
         """Continue as a new engine: forget what was published, and number batches from 0 again."""
-        self.log.clear()
-        self.published.clear()
+        self._forget()
         self.events.clear()
         self.sent.clear()
         self.number = 0
+
+    def _forget(self) -> None:
+        self.log.clear()
+        self.published.clear()
+        self.below.clear()
+        self.loaded.clear()
 
     def _add_removed(self) -> None:
         cache, hashes = self.instance.cache, []
@@ -111,6 +130,52 @@ class KvPublisher:
         self.log.clear()
         if hashes:
             self.events.append({"type": "BlockRemoved", "block_hashes": hashes, "medium": "GPU"})
+
+    def _add_moved(self, keys: Iterable[int]) -> None:
+        """Publish moves of blocks between the GPU and the stores below it. A block is added to a store before it is
+        removed from the GPU, so that listeners do not forget its tokens."""
+        tiers, pieces, below = self.instance.tiers, self.instance.cache.pieces, self.below
+        removed: dict[str, list[int]] = {}
+        for key in keys:
+            on_gpu = self.published.get(key, {})
+            known = dict(on_gpu)
+            for blocks in below.values():
+                known |= blocks.get(key, {})
+            for tier in tiers.tiers if tiers is not None else ():
+                held = below.setdefault(tier.name, {}).setdefault(key, {})
+                added = []
+                for block in sorted(known):
+                    if tier.store.covered_to(key, block) == block:
+                        if block in held:
+                            removed.setdefault(tier.name, []).append(held.pop(block))
+                    elif block not in held:
+                        held[block] = known[block]
+                        added.append(known[block])
+                if added:
+                    self._add_names(added, tier.name)
+                if not held:
+                    del below[tier.name][key]
+            for block in sorted(on_gpu, reverse=True):
+                if not has_block(pieces.get(key), block):
+                    removed.setdefault("gpu", []).append(on_gpu.pop(block))
+            if not on_gpu:
+                self.published.pop(key, None)
+        for name, hashes in removed.items():
+            self.events.append({"type": "BlockRemoved", "block_hashes": hashes, "medium": name.upper()})
+
+    def _add_names(self, hashes: list[int], tier: str) -> None:
+        self.events.append(
+            {
+                "type": "BlockStored",
+                "block_hashes": hashes,
+                "parent_block_hash": None,
+                "token_ids": [],
+                "block_size": 0,
+                "lora_id": None,
+                "medium": tier.upper(),
+                "lora_name": None,
+            }
+        )
 
     def _add_stored(self, job: Job, content: Content) -> None:
         pieces, size = self.instance.cache.pieces, self.size

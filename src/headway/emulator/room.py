@@ -205,13 +205,18 @@ class Room:
     def empty_cache(self, index: int) -> bool:
         """Empty an instance's cache. If requests use blocks of the cache, change nothing and return False."""
         now = self.catch_up()
-        cache = self.instances[index].cache
+        cache, tiers = self.instances[index].cache, self.instances[index].tiers
         if cache.held:
             return False
         cache.now = now
         evicted = cache.evicted
         cache.evict(cache.idle)
         cache.evicted = evicted  # restore the counter, which counts only evictions for lack of space
+        if tiers is not None:
+            for content in (cache.spilt, cache.stored):
+                if content is not None:
+                    content.clear()
+            tiers.clear(now)
         return True
 
     # --- time --------------------------------------------------------------------------------------------------------

@@ -229,6 +229,11 @@ class Plane:
         self._write(now_ps, "stored", place, runs)
         self.beliefs.stored(now_ps, place, runs)
 
+    def moved(self, now_ps: int, place: int, keys: Sequence[int], level: int) -> None:
+        """Record the tier of blocks that an engine has stored."""
+        self._write(now_ps, "moved", place, keys, level)
+        self.beliefs.moved(now_ps, place, keys, level)
+
     def removed(self, now_ps: int, place: int, keys: Sequence[int]) -> None:
         self._write(now_ps, "removed", place, keys)
         self.beliefs.removed(now_ps, place, keys)

@@ -62,7 +62,7 @@ class PrefixIndex:
         self._sizes = [0] * instances
         self._holes = False  # whether an instance may hold a run without holding all runs before it
         # For each instance: key of a run -> (end of the blocks on the GPU, end of those on the GPU or in CPU memory).
-        self._moved: list[dict[int, tuple[int, int]]] = [{} for _ in range(instances)]
+        self._moved: list[OrderedDict[int, tuple[int, int]]] = [OrderedDict() for _ in range(instances)]
         self._shared: list[list[SharedStore]] = []  # shared stores of each instance; empty if there are none
 
     def size(self, instance: int) -> int:
@@ -228,6 +228,23 @@ class PrefixIndex:
         else:
             moved.pop(key, None)
 
+    def place(self, instance: int, key: int, start: int, level: int) -> None:
+        """Record in which tier an instance has a whole run. `start` is the run's first block, and `level` is the tier's
+        index in `TIERS`."""
+        held = self._holders.get(key, {}).get(instance)
+        if held is None or level == GPU:
+            self._moved[instance].pop(key, None)
+        else:
+            self._moved[instance][key] = (start, start if level > 1 else held)
+
+    def forget_slow(self, instance: int, blocks: int) -> None:
+        """Drop at least `blocks` blocks that `place` has put into slower tiers, if there are as many. Those that were
+        put there first go first."""
+        moved, least = self._moved[instance], self._sizes[instance] - blocks
+        while moved and self._sizes[instance] > least:
+            key, (start, _) = moved.popitem(last=False)
+            self.remove(instance, key, start)
+
     def _bring_up(self, instance: int, runs: tuple[tuple[int, int], ...]) -> None:
         """Record that the blocks of a prompt are on the instance's GPU, because the instance computes this prompt."""
         moved = self._moved[instance]
@@ -262,6 +279,7 @@ class PrefixIndex:
             left = holders[instance] = end
         else:
             del holders[instance]
+            self._moved[instance].pop(key, None)
             if not holders:
                 del self._holders[key]
         self._sizes[instance] -= held - left

@@ -64,7 +64,7 @@ class InstanceView:
     ] = None
     tier_blocks: Annotated[
         Mapping[str, int],
-        static("blocks", "Blocks of each store below the GPU, by name, the fastest first.", live=NOT_AVAILABLE),
+        static("blocks", "Blocks of each store below the GPU, by name, the fastest first.", live=SETTINGS_OR_PAGE),
     ] = field(default_factory=lambda: NO_TIERS)
 
     inflight: Annotated[
@@ -162,7 +162,13 @@ class InstanceView:
     ] = 0
     tier_used: Annotated[
         Mapping[str, int],
-        reported("blocks", "Blocks in use in each store below the GPU, by name.", simulated=TIERS, recorded=True),
+        reported(
+            "blocks",
+            "Blocks in use in each store below the GPU, by name.",
+            simulated=TIERS,
+            live="the engine's metrics page",
+            recorded=True,
+        ),
     ] = field(default_factory=lambda: NO_TIERS)
     offload_rate: Annotated[
         float, reported("rate", "Blocks offloaded from the GPU, over the last 10 s.", unit="blocks/s", simulated=TIERS)
@@ -354,10 +360,11 @@ EXACT: Final = signal_names(lambda signal: signal.freshness == "exact")
 REPORTED: Final = signal_names(lambda signal: signal.freshness == "reported")
 SHARED: Final = signal_names(lambda signal: signal.shared)
 MEAN_IF_MISSING: Final = signal_names(lambda signal: signal.mean_if_missing)
-# Signals that a live engine may report. They include `kv_blocks`, since the settings may omit it.
+# Signals that a live engine may report. They include the sizes of its stores, since the settings may omit them.
 REPORTED_LIVE: Final = (
     *signal_names(lambda signal: signal.freshness == "reported" and signal.live != NOT_AVAILABLE),
     "kv_blocks",
+    "tier_blocks",
 )
 
 

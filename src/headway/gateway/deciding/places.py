@@ -98,7 +98,7 @@ class Places:
     def mark_stale(self, place: int, neutral: Mapping[str, float]) -> None:
         view = self.views[place]
         self.reporting[place] = False
-        view.observed_at, view.adapters = None, ()
+        view.observed_at, view.adapters, view.tier_used = None, (), FREE.tier_used
         view.routed_since_report = view.finished_since_report = 0
         for name in MEAN_IF_MISSING:
             setattr(view, name, neutral.get(name, 0.0))

@@ -71,6 +71,20 @@ class BackendSpec(Struct, frozen=True):
     max_batch_tokens: Annotated[Positive, "the engine's limit of tokens in a step, for policies"] = 2048
     max_queue: Annotated[Positive, "queue length that load scores and the default admission treat as full"] = 256
     kv_blocks: Annotated[Positive, "blocks of its KV cache, until the engine reports its own number"] = 50_000
+    cpu_blocks: Annotated[
+        Positive | None,
+        Doc("blocks of its KV store in CPU memory, until the engine reports its own number", default="none"),
+    ] = None
+    storage_blocks: Annotated[
+        Positive | None, Doc("blocks of its KV stores on disk or in the network", default="none")
+    ] = None
+    kv_block_bytes: Annotated[
+        Positive | None,
+        Doc(
+            "bytes of the KV cache of one block, on all its GPUs together, for stores that report their use in bytes",
+            default="unknown: such reports are ignored",
+        ),
+    ] = None
     gpu: Annotated[str | None, Doc("its GPU: a name in `headway hardware list`, for `capacity`", default="unknown")] = (
         None
     )
@@ -167,6 +181,8 @@ class BackendSpec(Struct, frozen=True):
         """The static fields of the engine's view, which policies see, in the form that `Plane.join` expects."""
         model = self.models[0] if self.models and not self.discovers else ""
         fields = {name: getattr(self, name) for name in VIEW_FIELDS} | {"capacity": self.score_capacity()}
+        stores = {"cpu": self.cpu_blocks, "storage": self.storage_blocks}
+        fields["tier_blocks"] = {name: blocks for name, blocks in stores.items() if blocks is not None}
         if self.gpu is not None:
             fields["usd_per_hour"] = read_gpu(self.gpu, "backends").usd_per_hour * self.tp
         return {"id": self.name, "serves": list(self.models), "model": model, **fields}

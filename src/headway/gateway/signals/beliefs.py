@@ -18,6 +18,9 @@ which the indexes evict.
 Reported blocks have the gateway's block size. If an index has another block size, the key of an index block is the key
 of the gateway's block in which the index block ends, as in `Path.blocks`. An index stores a block only if it has all
 blocks before that block.
+
+An instance may report that a block is in a slower tier, or that a block before it is. A sent prompt is believed to be
+on the GPU, until the next report about its blocks.
 """
 
 from bisect import bisect_left
@@ -28,7 +31,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct, field
 
 from headway.gateway.signals.kv_ledger import EXACT, GUESSED, PARTIAL
-from headway.policies.prefix_index import PrefixIndex
+from headway.policies.prefix_index import GPU, PrefixIndex
 from headway.types import PS_PER_SECOND, Belief, Path
 
 TTL_PS: Final = 120 * PS_PER_SECOND
@@ -80,6 +83,7 @@ class Publisher(Struct, eq=False):
 
     trust: str
     blocks: dict[int, tuple[int, int, int]] = {}  # key of a reported block -> parent's key, first token, end
+    levels: dict[int, int] = {}  # key of a reported block that is not on the GPU -> its tier, as an index in `TIERS`
     pending: deque[Sent] = field(default_factory=deque)
     watched: dict[int, int] = {}  # key -> number of pending prompts that have the key in their `watched`
     unconfirmed: int = 0  # sum, over all pending prompts, of the number of keys in their `watched`
@@ -209,7 +213,29 @@ class Beliefs:
                 parent = above[0]
             if above is None or not index.holds(instance, parent):
                 return
-        index.store(instance, key, first, stop)
+        if not index.store(instance, key, first, stop) and publisher.levels:
+            index.forget_slow(instance, stop - first)
+            if last < 0 or index.holds(instance, parent):
+                index.store(instance, key, first, stop)
+        index.place(instance, key, first, publisher.levels.get(key, GPU))
+
+    def moved(self, now_ps: int, instance: int, keys: Sequence[int], level: int) -> None:
+        """Record that reported blocks are in the tier with this index in `TIERS`."""
+        publisher = self.publishers[instance]
+        if publisher is None:
+            return
+        for key in keys:
+            block = publisher.blocks.get(key)
+            if block is None:
+                continue
+            if level == GPU:
+                publisher.levels.pop(key, None)
+            else:
+                publisher.levels[key] = level
+            for index in self.indexes:
+                first = block[1] // index.block_tokens
+                if block[2] // index.block_tokens > first:
+                    index.place(instance, key, first, level)
 
     def removed(self, now_ps: int, instance: int, keys: Sequence[int]) -> None:
         """Drop the blocks that an instance has removed. `keys` lists children before their parents."""
@@ -220,6 +246,7 @@ class Beliefs:
         if cut:
             self._cut(instance, publisher, cut)
         for key in keys:
+            publisher.levels.pop(key, None)
             block = publisher.blocks.pop(key, None)
             if block is not None:
                 for index in self.indexes:

@@ -180,6 +180,9 @@ class Engine:
     def stored(self, runs: list[Run]) -> None:
         self.listener.plane.stored(self.listener.clock.now_ps(), self.place, runs)
 
+    def moved(self, keys: list[int], level: int) -> None:
+        self.listener.plane.moved(self.listener.clock.now_ps(), self.place, keys, level)
+
     def removed(self, keys: list[int]) -> None:
         self.listener.plane.removed(self.listener.clock.now_ps(), self.place, keys)
 

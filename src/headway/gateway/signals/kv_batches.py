@@ -33,12 +33,12 @@ class Stored(
     },
 ):
     """An event: the engine has stored consecutive blocks of `size` tokens. `parent` is the hash of the block before the
-    first of them."""
+    first of them. An event about a slower tier may list the hashes alone, with a size of 0 and no tokens."""
 
     hashes: list[Hash]
     parent: Hash | None
     tokens: list[Token]
-    size: Annotated[int, Meta(ge=1, le=65536)]
+    size: Annotated[int, Meta(ge=0, le=65536)]
     lora_id: int | None = None
     medium: str | None = None
     lora_name: str | None = None
@@ -92,7 +92,7 @@ class Counts(Struct):
     restarts: int = 0
     orphans: int = 0  # number of blocks whose parent is unknown
     strangers: int = 0  # number of removed blocks that the ledger did not have
-    elsewhere: int = 0  # number of events about memory other than the GPU's
+    elsewhere: int = 0  # number of events about media that are no known tier
     adapters: int = 0  # number of blocks of adapters without a name
     salted: int = 0  # number of blocks whose content depends on more than their tokens
     groups: int = 0  # number of events that are ignored, because the ledger does not follow their group of layers

@@ -11,6 +11,11 @@ An engine may keep a block without its parents. No prompt can match such a block
 are stored again. The ledger reports only attached blocks to its sink. It reports a block as stored after the block's
 parent, and as removed before the block's parent. If two requests compute a block at the same time, an engine stores the
 block twice and removes it twice.
+
+An engine may also store blocks in slower tiers. Such an event may list the hashes alone, so that only blocks with known
+tokens count. A prompt can use a block only together with the blocks before it. Therefore the *level* of a block is the
+slowest tier that is necessary to load the prompt up to this block: the maximum of its own fastest tier and of its
+parent's level.
 """
 
 from __future__ import annotations
@@ -32,8 +37,17 @@ PARTS: Final = ("sliding", "chunked_local", "mamba", "encoder", "cross")
 GUESSED, PARTIAL, EXACT = "guessed", "partial", "exact"  # how well an engine's cache is known
 
 
+# Names of media in events -> the tier's index in `policies.prefix_index.TIERS`. vLLM: GPU, CPU, STORAGE; SGLang: GPU,
+# CPU_PINNED, DISK, EXTERNAL. Older versions name no medium.
+MEDIA: Final = {"GPU": 0, "CPU": 1, "CPU_PINNED": 1, "STORAGE": 2, "DISK": 2, "EXTERNAL": 2}
+
+
 class Sink(Protocol):
-    def stored(self, runs: list[Run]) -> None: ...
+    def stored(self, runs: list[Run]) -> None:
+        """Blocks are stored on the GPU."""
+
+    def moved(self, keys: list[int], level: int) -> None:
+        """Stored blocks now have this level."""
 
     def removed(self, keys: list[int]) -> None: ...
 
@@ -52,7 +66,9 @@ class Block:
     start: int  # index of the first token of this block's first own block
     keys: tuple[int, ...] = ()  # keys of the own blocks that end in this block
     rest: Sequence[int] = ()  # tokens after the last own block, too few for another own block
-    refs: int = 0  # number of copies of this block that the engine has stored
+    refs: int = 0  # number of copies of this block that the engine has stored, in all tiers
+    slow: tuple[int, int] = (0, 0)  # how many of these copies are in CPU memory, and how many in storage
+    level: int = 0  # while the block is attached
     attached: bool = False
     child: Block | None = None  # last child of this block
     before: Block | None = None  # previous sibling of this block; `after` is the next sibling
@@ -61,6 +77,20 @@ class Block:
     @property
     def tip(self) -> int:
         return self.keys[-1] if self.keys else self.base
+
+    def copy(self, tier: int, change: int) -> None:
+        """Add a copy in a tier, or remove one."""
+        self.refs += change
+        if tier:
+            cpu, storage = self.slow
+            self.slow = (cpu + change, storage) if tier == 1 else (cpu, storage + change)
+
+    def copies(self, tier: int) -> int:
+        return self.slow[tier - 1] if tier else self.refs - self.slow[0] - self.slow[1]
+
+    def find_level(self) -> int:
+        fastest = 0 if self.refs > self.slow[0] + self.slow[1] else 1 if self.slow[0] else 2
+        return fastest if self.parent is None or self.parent.level < fastest else self.parent.level
 
     def adopt(self, child: Block) -> None:
         child.before = self.child
@@ -106,7 +136,11 @@ class Ledger:
     # --- stored ------------------------------------------------------------------------------------------------------
 
     def _store(self, event: Stored) -> None:
-        if not self._concerns(event.medium) or not self._follows(event):
+        tier = self._tier(event.medium)
+        if tier and not event.tokens:
+            self._store_known(event, tier)
+            return
+        if tier is None or not self._follows(event):
             return
         counts, size = self.counts, event.size
         adapter = event.lora_name
@@ -120,6 +154,7 @@ class Ledger:
         root = self.root(adapter or self.model) if above is None else 0
         plain = ([], [adapter]) if adapter else ([],)
         runs: list[Run] = []
+        moves: dict[int, int] = {}
         for number, name in enumerate(event.hashes):
             if not _is_plain(event.extra_keys, number, plain):
                 counts.salted += len(event.hashes) - number
@@ -133,20 +168,42 @@ class Ledger:
             elif block.parent is not above:
                 counts.conflicts += len(event.hashes) - number
                 break
-            block.refs += 1
-            if not block.attached and (above is None or above.attached):
-                self._attach(block, runs)
+            block.copy(tier, 1)
+            if block.attached:
+                self._relevel(block, moves)
+            elif above is None or above.attached:
+                self._attach(block, runs, moves)
             above = block
         if runs:
             self.sink.stored(runs)
+        self._report_moves(moves)
 
-    def _concerns(self, medium: str | None) -> bool:
-        """Return whether an event concerns blocks on the GPU. Events about other media are ignored, because they do not
-        list the tokens."""
-        if medium is None or medium.upper() == "GPU":
-            return True
-        self.counts.elsewhere += 1
-        return False
+    def _store_known(self, event: Stored, tier: int) -> None:
+        """Store blocks in a slower tier. The event has their names but not their tokens, so they must be known."""
+        if self._is_of_other_group(event.group):
+            return
+        moves: dict[int, int] = {}
+        for name in event.hashes:
+            block = self.blocks.get(name)
+            if block is None:
+                self.counts.orphans += 1
+                continue
+            block.copy(tier, 1)
+            if block.attached:
+                self._relevel(block, moves)
+        self._report_moves(moves)
+
+    def _tier(self, medium: str | None) -> int | None:
+        """Return the index of the tier that an event concerns. If the medium is unknown, return None."""
+        tier = MEDIA.get((medium or "GPU").upper())
+        if tier is None:
+            self.counts.elsewhere += 1
+        return tier
+
+    def _is_of_other_group(self, group: int | None) -> bool:
+        other = group is not None and self.grouped and group != self.group
+        self.counts.groups += other
+        return other
 
     def _follows(self, event: Stored) -> bool:
         """Return whether the ledger follows the event's group of layers. It follows one group: the first whose layers
@@ -178,44 +235,64 @@ class Ledger:
         self.blocks[name] = block
         return block
 
-    def _attach(self, block: Block, runs: list[Run]) -> None:
+    def _attach(self, block: Block, runs: list[Run], moves: dict[int, int]) -> None:
         claims, size = self.claims, self.block_tokens
         stack = [block]
         while stack:
             block = stack.pop()
             if not block.refs:
                 continue
-            block.attached = True
+            block.attached, block.level = True, block.find_level()
             parent, start = block.base, block.start
             for key in block.keys:
                 claimed, end = claims.get(key, 0), start + size
                 claims[key] = claimed + 1
                 if not claimed:
                     runs.append((parent, key, start, end))
+                if block.level:
+                    moves[key] = block.level
                 parent, start = key, end
             stack.extend(_children(block))
+
+    def _relevel(self, block: Block, moves: dict[int, int]) -> None:
+        """Compute the levels of a block and of the blocks after it again. Add the changed ones to `moves`."""
+        stack = [block]
+        while stack:
+            block = stack.pop()
+            level = block.find_level()
+            if block.attached and level != block.level:
+                block.level = level
+                moves.update(dict.fromkeys(block.keys, level))
+                stack.extend(_children(block))
+
+    def _report_moves(self, moves: dict[int, int]) -> None:
+        for level in sorted(set(moves.values())):
+            self.sink.moved([key for key, now in moves.items() if now == level], level)
 
     # --- removed -----------------------------------------------------------------------------------------------------
 
     def _remove(self, event: Removed) -> None:
-        if not self._concerns(event.medium):
-            return
-        if event.group is not None and self.grouped and event.group != self.group:
-            self.counts.groups += 1
+        tier = self._tier(event.medium)
+        if tier is None or self._is_of_other_group(event.group):
             return
         removed: list[int] = []
+        moves: dict[int, int] = {}
         for name in event.hashes:
             block = self.blocks.get(name)
-            if block is None or not block.refs:
+            if block is None or not block.copies(tier):
                 self.counts.strangers += 1
                 continue
-            block.refs -= 1
-            if not block.refs:
+            block.copy(tier, -1)
+            if block.refs:
                 if block.attached:
-                    self._detach(block, removed)
-                self._forget(block)
+                    self._relevel(block, moves)
+                continue
+            if block.attached:
+                self._detach(block, removed)
+            self._forget(block)
         if removed:
             self.sink.removed(removed)
+        self._report_moves({key: level for key, level in moves.items() if key in self.claims})
 
     def _detach(self, block: Block, removed: list[int]) -> None:
         detached, stack = [], [block]

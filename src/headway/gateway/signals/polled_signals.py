@@ -152,7 +152,8 @@ class EngineSignals:
         how many requests have ended since that time."""
         now, reading = self.clock.now_ps(), self.readings.setdefault(backend, Reading())
         figures = parse(page, backend.spec.engine, self.settings.watts, backend.spec.rank)
-        signals = reading.signals_of(figures, backend.view, self.plane.block_tokens, now)
+        block_bytes = backend.spec.kv_block_bytes
+        signals = reading.signals_of(figures, backend.view, self.plane.block_tokens, now, block_bytes)
         if "adapter_slots" in figures:
             self.fleet.set_adapter_slots(backend, figures["adapter_slots"])
         finished = 0

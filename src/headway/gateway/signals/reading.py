@@ -95,8 +95,11 @@ class Reading:
         """Return the age of each signal in seconds."""
         return {name: (now - figure.at) / PS_PER_SECOND for name, figure in self.figures.items()}
 
-    def signals_of(self, page: Mapping[str, Any], view: InstanceView, block_tokens: int, at: int) -> dict[str, Any]:
-        """Return the signals of a page, with KV blocks converted to the gateway's block size. If the page has only one
+    def signals_of(
+        self, page: Mapping[str, Any], view: InstanceView, block_tokens: int, at: int, block_bytes: int | None = None
+    ) -> dict[str, Any]:
+        """Return the signals of a page, with KV blocks converted to the gateway's block size. `block_bytes` is the size
+        of such a block; without it, signals in bytes are ignored. If the page has only one
         of the numbers of queued and running requests, compute the other from the requests in flight. If the page does
         not report how much of the KV cache is in use, use the number of tokens in flight."""
         signals = {name: page[name] for name in REPORTABLE if name in page and name not in CONVERTED}
@@ -119,7 +122,25 @@ class Reading:
             rate = self.hits.add(at, page["hits"], page["queries"])
             if rate is not None:
                 signals["hit_rate"] = rate
-        return signals
+        return signals | _tiers(page, view, block_tokens, block_bytes)
+
+
+def _tiers(page: Mapping[str, Any], view: InstanceView, block_tokens: int, block_bytes: int | None) -> dict[str, Any]:
+    """Return the signals about the stores below the GPU. Disk and remote store are one tier."""
+    used: dict[str, int] = {}
+    if page.get("cpu_tokens"):
+        used["cpu"] = page.get("cpu_tokens_used", 0) // block_tokens
+    elif block_bytes and "cpu_bytes_used" in page:
+        used["cpu"] = page["cpu_bytes_used"] // block_bytes
+    storage = [page[name] for name in ("disk_bytes_used", "remote_bytes_used") if name in page]
+    if block_bytes and storage and ("storage" in view.tier_blocks or any(storage)):
+        used["storage"] = sum(storage) // block_bytes
+    signals: dict[str, Any] = {"tier_used": used} if used else {}
+    if page.get("cpu_tokens"):
+        signals["tier_blocks"] = {"cpu": page["cpu_tokens"] // block_tokens} | {
+            name: blocks for name, blocks in view.tier_blocks.items() if name != "cpu"
+        }
+    return signals
 
 
 def clean(signals: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,6 +53,13 @@ SGLANG: Final = {
     "num_pages": Name("kv_blocks"),
     "page_size": Name("block_tokens"),
     "cache_config_info": Name("cache_config"),
+    "hicache_host_used_tokens": Name("cpu_tokens_used"),
+    "hicache_host_total_tokens": Name("cpu_tokens"),
+}
+LMCACHE: Final = {  # used for every engine, because LMCache adds its series to the engine's page
+    "local_cache_usage": Name("cpu_bytes_used"),
+    "local_storage_usage": Name("disk_bytes_used"),
+    "remote_cache_usage": Name("remote_bytes_used"),
 }
 LLAMACPP: Final = {
     "requests_deferred": Name("queued"),
@@ -109,6 +116,7 @@ TABLES: Final[dict[str, dict[str, list[Name]]]] = {
 }
 TABLES["auto"] = {name: meanings for table in list(TABLES.values()) for name, meanings in table.items()}
 for _table in TABLES.values():
+    _table.update(_spellings("lmcache", LMCACHE))
     _table.update({name: [meaning] for name, meaning in DEVICE.items()})
 
 Sums = dict[str, dict[tuple[tuple[str, str], ...], float]]  # signal -> labels of the engine that reports it -> value
@@ -121,6 +129,8 @@ def parse(text: str, engine: str = "auto", watts: str | None = None, rank: int |
     kv_usage               fraction of the KV cache in use
     kv_blocks, block_tokens, kv_tokens, kv_tokens_used   blocks, tokens in a block, tokens in total, tokens in use
     hits, queries          cached tokens and all prompt tokens since the engine started; or hit_rate, if the page has it
+    cpu_tokens_used, cpu_tokens   tokens in CPU memory, and how many fit there
+    cpu_bytes_used, disk_bytes_used, remote_bytes_used   bytes of KV cache in CPU memory, on disk and in a remote store
     adapters, adapter_slots   LoRA adapters with requests in the batch, sorted, and the maximum number in a batch
     busy, watts            utilisation and power of its GPUs; the argument `watts` names another series for the power
 
