@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, repeat
-from operator import neg, sub
+from operator import add, mul, sub
 from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
@@ -66,38 +66,51 @@ class Steps(Struct, Generic[Value], eq=False, gc=False):
         return list(chain.from_iterable(map(repeat, self.values[first : last + 1], counts)))
 
 
-def sums_in_window(amounts: list[tuple[int, int]]) -> tuple[list[int], list[int], list[int]]:
+def sums_in_window(times: list[int], amounts: list[int]) -> tuple[list[int], Iterator[int], Iterator[int]]:
     """Return how the amounts in a sliding window change: the times of the changes, the sum from each of them on, and
-    the number of amounts. `amounts` are pairs of time and amount; sort them."""
-    amounts.sort()
-    times = [at for at, _ in amounts]
-    times += [at + WINDOW_PS for at in times]  # each amount enters the window, and then leaves it
-    more = [amount for _, amount in amounts]
-    more += map(neg, more[:])
-    order = sorted(range(len(times)), key=times.__getitem__)
-    changes = list(map(times.__getitem__, order))
-    counts = accumulate(map(([1] * len(amounts) + [-1] * len(amounts)).__getitem__, order))
-    return changes, list(accumulate(map(more.__getitem__, order))), list(counts)
+    the number of amounts. `times` are the times of the amounts, in order."""
+    count = len(times)
+    both = times + [at + WINDOW_PS for at in times]  # each amount enters the window, and then leaves it
+    order = sorted(range(2 * count), key=both.__getitem__)
+    more = amounts + [-amount for amount in amounts]
+    changes = accumulate(1 if place < count else -1 for place in order)
+    return _pick(both, order), accumulate(_pick(more, order)), changes
 
 
-def mean_seconds(amounts: list[tuple[int, int]]) -> Steps[float | None]:
+def mean_seconds(times: list[int], amounts: list[int]) -> Steps[float | None]:
     """Return the mean of the amounts in a sliding window, in seconds; None while the window has no amounts."""
-    changes, sums, counts = sums_in_window(amounts)
+    changes, sums, counts = sums_in_window(times, amounts)
     means = [total / (count * PS_PER_SECOND) if count else None for total, count in zip(sums, counts, strict=True)]
     return Steps(changes, [None, *means])
 
 
-def hit_rate(starts: list[tuple[int, int, int]]) -> Steps[float]:
-    """Return the fraction of prompt tokens that the last requests at an instance found cached. `starts` has the time,
-    the cached tokens and the prompt tokens of each. Requests that start now do so after the decision."""
-    starts.sort()
-    cached, tokens = (list(accumulate((each[place] for each in starts), initial=0)) for place in (1, 2))
-    rates = [0.0]
-    for end in range(1, len(starts) + 1):
-        begin = end - HIT_REQUESTS if end > HIT_REQUESTS else 0
-        count = tokens[end] - tokens[begin]
-        rates.append((cached[end] - cached[begin]) / count if count else 0.0)
-    return Steps([at + 1 for at, *_ in starts], rates)
+def hit_rate(times: list[int], cached: list[int], tokens: list[int]) -> Steps[float]:
+    """Return the fraction of prompt tokens that the last requests at an instance found cached. The lists have, for each
+    request, the time at which it starts, in order, and its cached tokens and prompt tokens. Requests that start now do
+    so after the decision."""
+    if len(set(times)) < len(times):  # the order of requests that start together decides which are the last
+        times, cached, tokens = map(list, zip(*sorted(zip(times, cached, tokens, strict=True)), strict=True))
+    found, all_tokens = (_sums_of_last(amounts, HIT_REQUESTS) for amounts in (cached, tokens))
+    rates = [hits / count if count else 0.0 for hits, count in zip(found, all_tokens, strict=True)]
+    return Steps([at + 1 for at in times], [0.0, *rates])
+
+
+def _sums_of_last(amounts: list[int], most: int) -> list[int]:
+    """Return for each amount the sum of the last `most` amounts up to this one."""
+    totals = list(accumulate(amounts))
+    return totals[:most] + list(map(sub, totals[most:], totals))
+
+
+def _grouped(rows: Sequence[int], keys: Sequence[int]) -> dict[int, list[int]]:
+    """Return the rows with each key, in the same order."""
+    groups: defaultdict[int, list[int]] = defaultdict(list)
+    for row in rows:
+        groups[keys[row]].append(row)
+    return groups
+
+
+def _pick(column: Sequence[Value], rows: Sequence[int]) -> list[Value]:
+    return [column[row] for row in rows]
 
 
 NO_LATENCY: Final = Steps[float | None]([], [None])
@@ -108,9 +121,9 @@ class Arrivals(Struct):
     """The requests of one tenant: rows and times of arrival; admissions, each as its time multiplied by the number of
     all requests, plus its row; ends of admitted requests."""
 
-    rows: list[int] = []
-    times: list[int] = []
-    admitted: list[int] = []
+    rows: Sequence[int]
+    times: list[int]
+    admitted: list[int]
     ended: list[int] = []
 
 
@@ -122,8 +135,8 @@ class RouterPast:
     def __init__(self, requests: Table, decided: Sequence[int], queues: bool) -> None:
         self.queues = queues
         self.count = len(requests)
-        self.arrival, self.admitted = list(requests.column("arrival_ps")), requests.column("admitted_ps")
-        self.tenant, self.slo_class = list(requests.column("tenant")), requests.column("slo_class")
+        self.arrival, self.admitted = list(requests.column("arrival_ps")), list(requests.column("admitted_ps"))
+        self.tenant, self.slo_class = list(requests.column("tenant")), list(requests.column("slo_class"))
         self.again: set[int] = set()  # indices of the decisions on requests that had been sent before
         self.sent_before: Sequence[int] = range(len(decided))  # for each decision: requests that had been sent before
         routed = set(decided)
@@ -144,125 +157,158 @@ class RouterPast:
         self.sent_before = sent_before
 
     def _read_ends(self, requests: Table, routed: set[int]) -> None:
-        ends: list[tuple[int, int]] = []
-        self.left: list[int] = []  # end times of admitted requests that were never sent
-        self.tenants: dict[str, Arrivals] = {}
-        columns = [requests.column(name) for name in ("finished_ps", "output_tokens")]
-        rows = zip(self.tenant, self.arrival, self.admitted, *columns, strict=True)
-        tenants, total = self.tenants, self.count
-        for row, (name, came, let_in, end, count) in enumerate(rows):
-            own = tenants.get(name)
-            if own is None:
-                own = tenants[name] = Arrivals()
-            own.rows.append(row)
-            own.times.append(came)
-            if let_in >= 0:
-                own.admitted.append(let_in * total + row)
-                if end >= 0:
-                    own.ended.append(end)
-            if end >= 0 and row in routed:
-                ends.append((end, count))
-            elif end >= 0 and let_in >= 0:
-                self.left.append(end)
-        self.left.sort()
-        for own in tenants.values():
-            own.admitted.sort()
-            own.ended.sort()
-        self.let_in = sorted(chain.from_iterable(own.admitted for own in tenants.values()))
-        changes, sums, _ = sums_in_window(ends)
-        self.ended = [end for end, _ in ends]  # now sorted
+        arrival, admitted, total = self.arrival, self.admitted, self.count
+        finished, tokens = (list(requests.column(name)) for name in ("finished_ps", "output_tokens"))
+        self.by_end = by_end = [row for row in sorted(range(total), key=finished.__getitem__) if finished[row] >= 0]
+        sent = by_end if len(routed) == total else [row for row in by_end if row in routed]
+        self.ended = _pick(finished, sent)  # end times of requests that were sent
+        # end times of admitted requests that were never sent
+        unsent = [row for row in by_end if row not in routed] if len(sent) < len(by_end) else []
+        self.left = [finished[row] for row in unsent if admitted[row] >= 0]
+        changes, sums, _ = sums_in_window(self.ended, _pick(tokens, sent))
         self.throughput = Steps(changes, [0.0, *(tokens * PS_PER_SECOND / WINDOW_PS for tokens in sums)])
+        self.tenants: dict[str, Arrivals] = {}
+        rows_of: dict[str, Sequence[int]] = dict.fromkeys(self.tenant, range(total))
+        self.alone = len(rows_of) == 1  # whether all requests have the same tenant
+        if not self.alone:
+            groups: dict[str, list[int]] = {name: [] for name in rows_of}
+            for row, name in enumerate(self.tenant):
+                groups[name].append(row)
+            rows_of = {**groups}
+        for name, rows in rows_of.items():
+            keys = map(add, map(mul, _pick(admitted, rows), repeat(total)), rows)
+            let_in = sorted(key for key in keys if key >= 0)
+            self.tenants[name] = Arrivals(rows, arrival if self.alone else _pick(arrival, rows), let_in)
+        for row in by_end:
+            if admitted[row] >= 0:
+                self.tenants[self.tenant[row]].ended.append(finished[row])
+        self.let_in = sorted(chain.from_iterable(own.admitted for own in self.tenants.values()))
+        self.at_once = not self.queues and admitted == arrival  # whether requests are admitted when they arrive
+        self.same_ends = all(own.ended == self.ended for own in self.tenants.values())
+        self.finished, self.tokens = finished, tokens
 
     def _read_latencies(self, requests: Table) -> None:
-        firsts: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-        steps: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-        starts: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        """Find the recent latencies and the hit rates of each instance."""
         names = (
-            "first_token_ps", "finished_ps", "output_tokens", "outcome", "instance", "prefill_instance", "started_ps",
-            "cached_tokens", "prompt_tokens",
+            "first_token_ps", "outcome", "instance", "prefill_instance", "started_ps", "cached_tokens", "prompt_tokens",
         )  # fmt: skip
-        rows = zip(self.arrival, *map(requests.column, names), strict=True)
-        for came, began, end, count, outcome, index, prefill, started, cached, tokens in rows:
-            if began >= 0:
-                firsts[index].append((began, began - came))
-                if count > 1 and outcome == "completed":
-                    steps[index].append((end, (end - began) // (count - 1)))
-            if started >= 0:
-                starts[index if prefill < 0 else prefill].append((started, cached, tokens))
+        first, outcome, instance, prefill, started, cached, prompt = (list(requests.column(name)) for name in names)
+        arrival, finished, tokens = self.arrival, self.finished, self.tokens
+        in_order = sorted(range(self.count), key=first.__getitem__)
+        firsts = _grouped([row for row in in_order if first[row] >= 0], instance)
+        whole = [row for row in self.by_end if tokens[row] > 1 and outcome[row] == "completed" and first[row] >= 0]
         self.recent = {  # the signals of each instance
-            "recent_ttft": {index: mean_seconds(amounts) for index, amounts in firsts.items()},
-            "recent_tpot": {index: mean_seconds(amounts) for index, amounts in steps.items()},
+            "recent_ttft": {
+                index: mean_seconds(began := _pick(first, rows), list(map(sub, began, _pick(arrival, rows))))
+                for index, rows in firsts.items()
+            },
+            "recent_tpot": {
+                index: mean_seconds(
+                    _pick(finished, rows), [(finished[row] - first[row]) // (tokens[row] - 1) for row in rows]
+                )
+                for index, rows in _grouped(whole, instance).items()
+            },
         }
-        self.hits = {index: hit_rate(each) for index, each in starts.items()}
+        begun = [row for row in sorted(range(self.count), key=started.__getitem__) if started[row] >= 0]
+        computed_by = [index if one < 0 else one for index, one in zip(instance, prefill, strict=True)]
+        self.hits = {
+            index: hit_rate(*(_pick(column, rows) for column in (started, cached, prompt)))
+            for index, rows in _grouped(begun, computed_by).items()
+        }
 
     def states(
         self, places: Sequence[int], rows: Sequence[int], now_ps: Sequence[int]
     ) -> tuple[list[RouterState], list[TenantState]]:
         """Return the states of the routers and of the requests' tenants at decisions, in order of time. `places` are
         the indices of the decisions, `rows` their requests."""
-        arrival, admitted, count = self.arrival, self.admitted, self.count
-        again = list(map(self.again.__contains__, places))
-        if self.queues:
-            seen = list(map(bisect_right, repeat(arrival), now_ps))
-            before = [(now + 1) * count for now in now_ps]
-        else:  # requests with the same arrival time but a later row have not arrived yet
-            seen = [
-                row + 1 if arrival[row] == now or (first := bisect_left(arrival, now)) <= row else first
-                for row, now in zip(rows, now_ps, strict=True)
+        arrival, admitted, total = self.arrival, self.admitted, self.count
+        again = list(map(self.again.__contains__, places)) if self.again else [False] * len(places)
+        before: list[int] = []
+        # `let_in`: number of admissions; `waited`: whether this request had been admitted before this decision, so that
+        # the number includes it
+        let_in: Sequence[int]
+        if self.at_once and _pick(arrival, rows) == now_ps:  # as usual, all requests are routed when they arrive
+            seen, let_in, waited = [row + 1 for row in rows], rows, again
+        else:
+            if self.queues:
+                seen = list(map(bisect_right, repeat(arrival), now_ps))
+                before = [(now + 1) * total for now in now_ps]
+            else:  # requests with the same arrival time but a later row have not arrived yet
+                seen = [
+                    row + 1 if arrival[row] == now or (first := bisect_left(arrival, now)) <= row else first
+                    for row, now in zip(rows, now_ps, strict=True)
+                ]
+                before = [now * total + row for now, row in zip(now_ps, rows, strict=True)]
+            let_in = list(map(bisect_left, repeat(self.let_in), before))
+            last = 1 if self.queues else 0
+            waited = [
+                more or -1 < admitted[row] < now + last for more, row, now in zip(again, rows, now_ps, strict=True)
             ]
-            before = [now * count + row for now, row in zip(now_ps, rows, strict=True)]
-        # whether the request had been admitted before this decision, so that the counts of admissions include it
-        last = 1 if self.queues else 0
-        waited = [more or -1 < admitted[row] < now + last for more, row, now in zip(again, rows, now_ps, strict=True)]
-        begins = [now - WINDOW_PS for now in now_ps]
+        old = list(map(bisect_right, repeat(arrival), [now - WINDOW_PS for now in now_ps]))
+        ended = list(map(bisect_right, repeat(self.ended), now_ps))
         routers = [
             RouterState(
-                inflight=sent - ended - more,
-                queued=queued if (queued := let_in - sent - left - (late and not more)) > 0 else 0,
-                rate=(all_seen - old) * PS_PER_SECOND / WINDOW_PS,
-                throughput=throughput,
+                sent - over - more,
+                queued if (queued := known - sent - left - (late and not more)) > 0 else 0,
+                (count - past) * PS_PER_SECOND / WINDOW_PS,
+                throughput,
             )
-            for sent, ended, more, let_in, left, late, all_seen, old, throughput in zip(
-                map(self.sent_before.__getitem__, places),
-                map(bisect_right, repeat(self.ended), now_ps),
+            for sent, over, more, known, left, late, count, past, throughput in zip(
+                _pick(self.sent_before, places),
+                ended,
                 again,
-                map(bisect_left, repeat(self.let_in), before),
-                map(bisect_right, repeat(self.left), now_ps),
+                let_in,
+                map(bisect_right, repeat(self.left), now_ps) if self.left else [0] * len(places),
                 waited,
                 seen,
-                map(bisect_right, repeat(arrival), begins),
+                old,
                 self.throughput.at(now_ps),
                 strict=True,
             )
         ]
-        return routers, self._tenants(rows, now_ps, seen, before, waited)
+        if self.alone and self.same_ends:
+            return routers, self._tenants(rows, now_ps, [seen, let_in, ended, waited, old])
+        return routers, self._tenants(rows, now_ps, self._of_tenants(rows, now_ps, seen, before, waited))
+
+    def _of_tenants(
+        self, rows: Sequence[int], now_ps: Sequence[int], seen: list[int], before: list[int], waited: list[bool]
+    ) -> list[Sequence[int]]:
+        """Return for each request's tenant the numbers of its requests that have arrived, were admitted and have ended,
+        `waited`, and the number of requests before the window. Without `before`, every request is admitted when it
+        arrives."""
+        owns = [self.tenants[self.tenant[row]] for row in rows]
+        counts = list(map(bisect_left, [own.rows for own in owns], seen))
+        let_in = (
+            list(map(bisect_left, [own.admitted for own in owns], before))
+            if before
+            else [count - 1 for count in counts]
+        )
+        ended = list(map(bisect_right, [own.ended for own in owns], now_ps))
+        begins = [now - WINDOW_PS for now in now_ps]
+        old = list(map(bisect_right, [own.times for own in owns], begins, repeat(0), counts))
+        return [counts, let_in, ended, waited, old]
 
     def _tenants(
-        self, rows: Sequence[int], now_ps: Sequence[int], seen: list[int], before: list[int], waited: list[bool]
+        self, rows: Sequence[int], now_ps: Sequence[int], numbers: Sequence[Sequence[int]]
     ) -> list[TenantState]:
-        names = list(map(self.tenant.__getitem__, rows))
-        owns = list(map(self.tenants.__getitem__, names))
-        times = [own.times for own in owns]
-        counts = list(map(bisect_left, [own.rows for own in owns], seen))
-        begins, shortly = [now - WINDOW_PS for now in now_ps], [now - SHORT_PS for now in now_ps]
+        """Return the states of the requests' tenants. `numbers` has the columns of `_of_tenants`."""
+        names = _pick(self.tenant, rows)
+        times = [self.tenants[name].times for name in names]
+        shortly = [now - SHORT_PS for now in now_ps]
         return [
             TenantState(
-                name=name,
-                slo_class=slo_class,
-                requests=count,
-                active=let_in - ended - late,
-                rate=(count - old) * PS_PER_SECOND / WINDOW_PS,
-                burst=is_burst(count - older, count - old, now - own[0]),
+                name,
+                slo_class,
+                count,
+                let_in - ended - late,
+                (count - old) * PS_PER_SECOND / WINDOW_PS,
+                is_burst(count - older, count - old, now - own[0]),
             )
             for name, slo_class, count, let_in, ended, late, old, older, now, own in zip(
                 names,
-                map(self.slo_class.__getitem__, rows),
-                counts,
-                map(bisect_left, [own.admitted for own in owns], before),
-                map(bisect_right, [own.ended for own in owns], now_ps),
-                waited,
-                map(bisect_right, times, begins, repeat(0), counts),
-                map(bisect_right, times, shortly, repeat(0), counts),
+                _pick(self.slo_class, rows),
+                *numbers,
+                map(bisect_right, times, shortly, repeat(0), numbers[0]),
                 now_ps,
                 times,
                 strict=True,
