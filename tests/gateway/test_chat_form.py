@@ -83,6 +83,20 @@ def test_a_text_alone_is_a_message_of_the_user(exact):  # noqa: F811
     assert exact.path(read(b"/v1/responses", response)) == exact.path(read(b"/v1/chat/completions", document))
 
 
+@pytest.mark.parametrize("marked", ["TEXT", [{"type": "text", "text": "TEXT"}]])
+def test_the_line_of_claude_code_that_always_differs_does_not_count(exact, marked):  # noqa: F811
+    """Engines drop it from system messages of every API, and from a system prompt in one text."""
+    text = json.dumps(marked).replace("TEXT", "x-anthropic-billing-header: 1;\\nbe kind " + "and short " * 30)
+    user = {"role": "user", "content": "x-anthropic-billing-header: kept"}
+    clean = {"model": "m", "messages": [{"role": "system", "content": "be kind " + "and short " * 30}, user]}
+    chat = {"model": "m", "messages": [{"role": "system", "content": json.loads(text)}, user]}
+    expected = exact.path(read(b"/v1/chat/completions", clean))
+    assert exact.path(read(b"/v1/chat/completions", chat)) == expected
+    if marked == "TEXT":
+        asked = {"model": "m", "system": json.loads(text), "messages": [user]}
+        assert exact.path(read(b"/v1/messages", asked)) == expected
+
+
 @pytest.mark.parametrize("wrong", [1, [1], [{}], {"a": 1}, [{"role": "user", "content": [{"type": "tool_use"}]}]])
 def test_a_malformed_prompt_is_hashed_by_its_bytes(exact, wrong):  # noqa: F811
     unread = exact.unread

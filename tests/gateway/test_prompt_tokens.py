@@ -319,6 +319,28 @@ def test_a_template_can_use_only_its_values():
     assert render(marked) == "hi"
 
 
+def test_a_template_gets_tools_and_calls_in_the_form_that_engines_give_them():
+    function = {"parameters": {}, "name": "f", "strict": True, "defer_loading": None, "unknown": 1}
+    tools = [{"function": function, "type": "function"}, {"type": "function", "function": {"name": "g"}}]
+    rendered = json.loads(ChatTemplate("{{ tools | tojson }}", {}, "x").render([], tools))
+    expected = {"name": "f", "description": None, "parameters": {}, "strict": True}
+    assert [list(tool["function"].items()) for tool in rendered] == [
+        list(expected.items()),
+        list({"name": "g", "description": None, "parameters": None}.items()),
+    ]
+    assert [list(tool) for tool in rendered] == [["type", "function"]] * 2
+
+    template = ChatTemplate(
+        "{% for m in messages %}{{ m.reasoning_content }}{% if m.tool_calls is defined %}"
+        "{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}{% endif %};{% endfor %}",
+        {},
+        "x",
+    )
+    calls = [{"function": {"name": "f", "arguments": text}} for text in ('{"a": 1}', "", "[1]", "{", None)]
+    assert template.render([{"role": "assistant", "tool_calls": calls}]) == '{"a": 1}{}{}{}{};'
+    assert template.render([{"role": "assistant", "tool_calls": [], "reasoning": "so"}]) == "so;"
+
+
 def test_a_model_may_have_a_separate_template_for_tools(tmp_path):
     config = {"chat_template": [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))

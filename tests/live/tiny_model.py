@@ -41,7 +41,10 @@ CONFIG: Final = {
     "eos_token_id": 0,
 }
 TEMPLATE: Final = (
-    "{% for message in messages %}<|turn|>{{ message['role'] }}\n{{ message['content'] }}<|end|>{% endfor %}"
+    "{% if tools %}<|turn|>tools\n{{ tools | tojson }}<|end|>{% endif %}"
+    "{% for message in messages %}<|turn|>{{ message['role'] }}\n"
+    "{{ message['reasoning_content'] }}{{ message['content'] }}{% for call in message['tool_calls'] %}"
+    "{{ call['function']['name'] }}{{ call['function']['arguments'] | tojson }}{% endfor %}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|turn|>assistant\n{% endif %}"
 )
 

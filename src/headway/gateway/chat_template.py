@@ -13,6 +13,7 @@ from headway.config.wording import one_line
 from headway.errors import HeadwayError, missing_extra
 
 SPECIAL: Final = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
+BILLING: Final = "x-anthropic-billing-header"
 
 
 class ChatTemplate:
@@ -54,19 +55,46 @@ class ChatTemplate:
         """Return the rendered text. If the template rejects the messages, its exception propagates."""
         template = self._tools if tools else self._plain
         values = {**self._special, **(more or {})}
-        values.update(messages=[_message(message) for message in messages], tools=tools or None, documents=None)
+        values.update(messages=[_message(message) for message in messages], documents=None)
+        values["tools"] = [_tool(tool) for tool in tools] if tools else None
         values.setdefault("add_generation_prompt", add_generation_prompt)
         return str(template.render(values))
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message in the form that engines give to a template: content parts joined, tool arguments decoded."""
+    """Return a message in the form that engines give to a template: content parts joined, tool arguments decoded, and
+    thoughts under both of their names."""
     prepared = dict(message)
-    prepared["content"] = plain(message.get("content"))
-    calls = message.get("tool_calls")
-    if isinstance(calls, list):
+    content = message.get("content")
+    prepared["content"] = plain(_without_billing(content) if message.get("role") == "system" else content)
+    calls = prepared.pop("tool_calls", None)
+    if isinstance(calls, list) and calls:
         prepared["tool_calls"] = [_call(call) for call in calls]
+    if isinstance(message.get("reasoning"), str):
+        prepared["reasoning_content"] = message["reasoning"]
     return prepared
+
+
+def _without_billing(content: Any) -> Any:
+    """Return the content of a system message without the line that Claude Code puts first. It differs in each request,
+    so engines drop it."""
+    if isinstance(content, str):
+        return content.partition("\n")[2] if content.startswith(BILLING) else content
+    if not isinstance(content, list):
+        return content
+    texts = [part.get("text") if isinstance(part, dict) else part for part in content]
+    return [rest for text in texts if isinstance(text, str) and ((rest := _without_billing(text)) or not text)]
+
+
+def _tool(tool: Any) -> Any:
+    """Return a tool in the form that engines give to a template: in a fixed order, with a description and parameters
+    even if the client sends none, and without unknown fields."""
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if not isinstance(function, dict):
+        return tool
+    fields = {name: function.get(name) for name in ("name", "description", "parameters")}
+    fields.update((name, function[name]) for name in ("strict", "defer_loading") if function.get(name) is not None)
+    return {"type": "function", "function": fields}
 
 
 def plain(content: Any) -> str:
@@ -81,13 +109,13 @@ def plain(content: Any) -> str:
 
 def _call(call: Any) -> Any:
     function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+    if not isinstance(function, dict) or isinstance(function.get("arguments"), dict):
         return call
     try:
-        arguments = json.loads(function["arguments"])
-    except (ValueError, RecursionError):
-        return call
-    return {**call, "function": {**function, "arguments": arguments}}
+        arguments = json.loads(function.get("arguments") or "{}")
+    except (ValueError, TypeError, RecursionError):
+        arguments = {}
+    return {**call, "function": {**function, "arguments": arguments if isinstance(arguments, dict) else {}}}
 
 
 def _environment() -> Any:

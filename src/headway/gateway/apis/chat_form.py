@@ -8,12 +8,10 @@ hashes the bytes of the prompt.
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any
 
+from headway.gateway.chat_template import BILLING
 from headway.types import Json
-
-BILLING: Final = "x-anthropic-billing-header"  # engines drop blocks of Claude Code that begin so: they always differ
-
 
 # --- Messages --------------------------------------------------------------------------------------------------------
 
@@ -21,25 +19,30 @@ BILLING: Final = "x-anthropic-billing-header"  # engines drop blocks of Claude C
 def messages_chat(system: Any, messages: list[Json], tools: Any) -> tuple[list[Json], list[Json]]:
     """Return the messages and tools of a request of the Messages API."""
     chat: list[Json] = []
-    lead = "".join(_texts(system))
+    lead = system if isinstance(system, str) else "".join(_system_texts(system))
     if lead:
         chat.append({"role": "system", "content": lead})
     for message in messages:
         role, content = message["role"], message["content"]
         if role == "system":
-            text = "".join(_texts(content))
+            text = "".join(_system_texts(content))
             chat += [{"role": role, "content": text}] if text else []
         elif isinstance(content, str):
             chat.append({"role": role, "content": content})
         else:
             _add_blocks(role, content, chat)
-    return chat, [_tool(tool["name"], tool.get("description"), tool["input_schema"]) for tool in tools or []]
+    return chat, [_tool(tool, tool["input_schema"]) for tool in tools or []]
 
 
 def _texts(content: Any) -> list[str]:
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
-    texts = [block["text"] for block in blocks if block.get("type") == "text"]
-    return [text for text in texts if not text.startswith(BILLING)]
+    return [block["text"] for block in blocks if block.get("type") == "text"]
+
+
+def _system_texts(content: Any) -> list[str]:
+    """Return the texts of a system prompt without the block of Claude Code that differs in each request: engines drop
+    it."""
+    return [text for text in _texts(content) if not text.startswith(BILLING)]
 
 
 def _add_blocks(role: str, blocks: list[Json], chat: list[Json]) -> None:
@@ -81,7 +84,7 @@ def responses_chat(instructions: str | None, prompt: Any, tools: Any) -> tuple[l
     for item in [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt:
         _add_item(item, chat)
     functions = [tool for tool in tools or [] if tool.get("type") == "function"]
-    return chat, [_tool(tool["name"], tool.get("description"), tool.get("parameters")) for tool in functions]
+    return chat, [_tool(tool, tool.get("parameters")) for tool in functions]
 
 
 def _add_item(item: Json, chat: list[Json]) -> None:
@@ -120,5 +123,5 @@ def _call(id: str, name: str, arguments: str) -> Json:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def _tool(name: str, description: Any, parameters: Any) -> Json:
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+def _tool(tool: Json, parameters: Any) -> Json:
+    return {"type": "function", "function": {**tool, "parameters": parameters}}
