@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from free_ports import free_port
 from waiting import until
 
 
@@ -22,12 +23,6 @@ def etcd_program() -> str:
     if found is None:
         pytest.skip("etcd is not installed; `make etcd` installs the system's package")
     return found
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class EtcdServer:

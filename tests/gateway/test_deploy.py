@@ -14,9 +14,10 @@ pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
 
 from asking import ADMIN, KEY, chat, component
-from etcd_server import free_port, started
+from etcd_server import started
 from live_gateway import Live
 
+from free_ports import free_port
 from headway.cli import status
 from headway.config.documents import parse_yaml
 from headway.errors import HeadwayError

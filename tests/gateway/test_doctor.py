@@ -20,8 +20,8 @@ pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
 
 from asking import ADMIN, KEY, chat, component
-from etcd_server import free_port
 
+from free_ports import free_port
 from headway.gateway.doctor import examine as doctor
 from headway.gateway.doctor import file_checks
 from headway.gateway.doctor.engine_checks import _skew

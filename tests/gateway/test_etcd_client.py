@@ -14,8 +14,9 @@ import pytest
 
 pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
 
-from etcd_server import EtcdServer, free_port, started
+from etcd_server import EtcdServer, started
 
+from free_ports import free_port
 from headway.config.section import read
 from headway.errors import HeadwayError
 from headway.gateway.membership.etcd_client import (

@@ -74,7 +74,7 @@ def test_an_exception_for_one_waiting_request_does_not_affect_the_others(live, m
     monkeypatch.setattr(type(unlucky), "dispatch", lambda self: fail() if self is unlucky else dispatch(self))
     do(gateway, gateway.app.switch.swap, {"flow": "none"}, "a test")
     for thread in waiting:
-        thread.join(10)
+        thread.join(60)
     assert sorted(answer.status for answer in answers) == [200, 500]
     leave(gateway)
 
@@ -83,7 +83,7 @@ def test_an_exception_after_hashing_a_long_prompt_is_answered(live, monkeypatch)
     gateway = live(1)
     monkeypatch.setattr(gateway.app.plane, "arrive", fail)
     threads, answers = start_clients(gateway, text="word " * 300_000)
-    threads[0].join(10)
+    threads[0].join(60)
     assert [answer.status for answer in answers] == [500]
     gateway.until(gateway.idle)
 
@@ -126,7 +126,7 @@ def test_an_engine_that_cannot_be_connected_counts_as_failed(live, monkeypatch):
 
     monkeypatch.setattr("headway.gateway.exchange.connect", connect)
     threads, answers = start_clients(gateway)
-    threads[0].join(10)
+    threads[0].join(60)
     assert [answer.status for answer in answers] == [502]
     gateway.until(gateway.idle)
 

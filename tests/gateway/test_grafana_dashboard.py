@@ -25,9 +25,10 @@ pytest.importorskip("trustme", reason="trustme is not installed")
 import trustme
 from asking import ADMIN, KEY, component, fetch
 from emulated import Emulated
-from etcd_server import EtcdServer, free_port
+from etcd_server import EtcdServer
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from free_ports import free_port
 from waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]

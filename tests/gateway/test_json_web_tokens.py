@@ -174,7 +174,8 @@ def test_keys_and_tokens_together(live, provider, tmp_path):
     assert [ask(gateway, text).status for text in (key, token(), "wrong")] == [200, 200, 401]
 
 
-def test_a_rotated_key_is_fetched_once_and_a_removed_one_ends(live, provider):
+def test_a_rotated_key_is_fetched_once_and_a_removed_one_ends(live, provider, monkeypatch):
+    monkeypatch.setattr("headway.gateway.json_web_tokens.SOON_S", 3600.0)
     gateway = live(1, jwt=section(provider))
     assert ask(gateway, token()).status == 200
     provider.names = ["two"]
@@ -214,15 +215,18 @@ def test_the_configuration_of_oidc_names_the_keys(live, provider):
     assert provider.asked == 2
 
 
-def test_a_file_of_keys_and_an_expired_token_in_the_cache(live, provider, tmp_path, monkeypatch):
+def test_a_file_of_keys_and_an_expired_token_in_the_cache(live, provider, tmp_path):
     (tmp_path / "jwks.json").write_text(json.dumps(provider.jwks()))
     gateway = live(1, jwt=section(provider, jwks=str(tmp_path / "jwks.json"), leeway="0s"))
     text = token()
     assert [ask(gateway, text).status for _ in range(2)] == [200, 200] and provider.asked == 0
-    late = time.time() + 700
-    monkeypatch.setattr("headway.gateway.json_web_tokens.time.time", lambda: late)
-    cached = gateway.app.web_tokens.cache
-    assert len(cached) == 1 and next(iter(cached.values()))[1] < late
+    tokens = gateway.app.web_tokens
+    ((digest, (client, end)),) = tokens.cache.items()
+    assert 0 < end - time.time() <= 600
+    tokens.provider.keys.clear()
+    assert ask(gateway, text).status == 200  # from the cache
+    tokens.cache[digest] = client, time.time() - 1
+    assert ask(gateway, text).status == 503  # it is checked again
 
 
 def test_unusable_keys_of_a_jwks_are_ignored():

@@ -18,9 +18,10 @@ import pytest
 pytest.importorskip("aiohttp", reason="the extra `gateway` is not installed")
 
 from aiohttp import web
-from etcd_server import EtcdServer, free_port, started
+from etcd_server import EtcdServer, started
 
 from conftest import ROOT
+from free_ports import free_port
 from headway.cli import status
 from headway.config.section import read
 from headway.errors import HeadwayError

@@ -12,17 +12,12 @@ pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 from msgspec.structs import replace
 from openai_client import openai, openai_client
 
+from free_ports import free_port
 from headway.errors import HeadwayError
 from headway.gateway.config import Config
 from headway.gateway.peers import PeerSettings
 
 KEY = "a key that all of them know"
-
-
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import random
-import socket
 import time
 
 import pytest
@@ -15,6 +14,7 @@ pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 import yaml
 from asking import chat, fetch
 
+from free_ports import free_port
 from headway.gateway.api_keys import Keyring, new_key
 from headway.gateway.usage import Account, KeyLimits, Ledger, SharedAccount, UsageFile
 
@@ -138,12 +138,6 @@ def test_answers_count_and_refused_requests_do_not(live, tmp_path) -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "a"}], "max_tokens": 999}
     refused = fetch(f"{gateway.url}/chat/completions", json.dumps(body).encode(), Authorization=f"Bearer {key}")
     assert refused.status == 429 and "60 tokens per minute" in refused.said and int(refused.headers["retry-after"]) > 5
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def test_peers_together_stay_within_the_stated_bound(live, tmp_path, monkeypatch) -> None:

