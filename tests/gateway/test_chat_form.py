@@ -83,6 +83,36 @@ def test_a_text_alone_is_a_message_of_the_user(exact):  # noqa: F811
     assert exact.path(read(b"/v1/responses", response)) == exact.path(read(b"/v1/chat/completions", document))
 
 
+@pytest.mark.parametrize(
+    ("path", "fields", "expected"),
+    [
+        (b"/v1/chat/completions", {"reasoning_effort": "low"}, {"reasoning_effort": "low", "enable_thinking": True}),
+        (b"/v1/chat/completions", {"reasoning_effort": "auto"}, None),
+        (b"/v1/responses", {"reasoning": {"effort": "none"}}, {"reasoning_effort": "none", "enable_thinking": False}),
+        (b"/v1/responses", {"reasoning": None}, None),
+        (
+            b"/v1/responses",
+            {"reasoning": {"effort": "none"}, "chat_template_kwargs": {"enable_thinking": True}},
+            {"reasoning_effort": "none", "enable_thinking": True},
+        ),
+        (
+            b"/v1/messages",
+            {"output_config": {"effort": "high"}},
+            {"reasoning_effort": "high", "enable_thinking": True},
+        ),
+        (
+            b"/v1/messages",
+            {"output_config": {"effort": "high"}, "thinking": {"type": "disabled"}},
+            {"reasoning_effort": "none", "enable_thinking": False},
+        ),
+        (b"/v1/messages", {"thinking": {"type": "enabled", "budget_tokens": 1024}}, None),
+    ],
+)
+def test_templates_get_the_effort_of_reasoning(path, fields, expected):
+    body = read(path, {"model": "m", "messages": [], "input": "x", **fields})
+    assert body.chat()[2] == expected
+
+
 @pytest.mark.parametrize("marked", ["TEXT", [{"type": "text", "text": "TEXT"}]])
 def test_the_line_of_claude_code_that_always_differs_does_not_count(exact, marked):  # noqa: F811
     """Engines drop it from system messages of every API, and from a system prompt in one text."""

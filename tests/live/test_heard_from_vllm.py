@@ -46,9 +46,12 @@ PROMPTS: list[tuple[str, dict[str, Any]]] = [
             "tools": [{"function": {"strict": False, "parameters": {}, "name": "f", "unknown": 1}, "type": "function"}],
         },
     ),
+    (MESSAGES, {"messages": [{"role": "user", "content": "TEXT"}], "output_config": {"effort": "high"}}),
+    (MESSAGES, {"messages": [{"role": "user", "content": "TEXT"}], "thinking": {"type": "disabled"}}),
     (COMPLETION, {"prompt": "TEXT"}),
     (COMPLETION, {"prompt": list(range(100, 300))}),
-    (RESPONSES, {"instructions": "be brief", "input": "TEXT"}),
+    (CHAT, {"messages": [{"role": "user", "content": "TEXT"}], "reasoning_effort": "none"}),
+    (RESPONSES, {"instructions": "be brief", "input": "TEXT", "reasoning": {"effort": "low"}}),
     (
         RESPONSES,
         {

@@ -41,6 +41,7 @@ CONFIG: Final = {
     "eos_token_id": 0,
 }
 TEMPLATE: Final = (
+    "{% if reasoning_effort %}<|turn|>{{ reasoning_effort }} {{ enable_thinking }}<|end|>{% endif %}"
     "{% if tools %}<|turn|>tools\n{{ tools | tojson }}<|end|>{% endif %}"
     "{% for message in messages %}<|turn|>{{ message['role'] }}\n"
     "{{ message['reasoning_content'] }}{{ message['content'] }}{% for call in message['tool_calls'] %}"

@@ -45,6 +45,7 @@ class Body(Struct):
     prompt_cache_key: str | None = None
     tools: Raw = Raw()
     chat_template_kwargs: Raw = Raw()
+    reasoning_effort: Raw = Raw()
     add_generation_prompt: Raw = Raw()
     add_special_tokens: Raw = Raw()
     # Fields of KV transfer, which only the gateway may set.
@@ -73,7 +74,9 @@ class Body(Struct):
     def chat(self) -> Chat:
         """Return messages, tools and further values for the chat template."""
         tools = _any(self.tools) if self.tools else None
-        return _any(self.messages), tools, _any(self.chat_template_kwargs) if self.chat_template_kwargs else None
+        more = _any(self.chat_template_kwargs) if self.chat_template_kwargs else None
+        effort = _any(self.reasoning_effort) if self.reasoning_effort else None
+        return _any(self.messages), tools, with_effort(more, effort)
 
     @property
     def text(self) -> memoryview:
@@ -94,6 +97,13 @@ class Body(Struct):
             self.headway_kv,
         )
         return any(fields) and any(map(is_set, fields))
+
+
+def with_effort(more: Any, effort: Any) -> Any:
+    """Return the values for a chat template with the effort of reasoning that a request asks for, as vLLM sets them."""
+    if effort is None or effort == "auto":
+        return more
+    return {"enable_thinking": effort != "none", **(more or {}), "reasoning_effort": effort}
 
 
 def is_set(raw: Raw) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from headway.gateway.apis.chat_form import messages_chat, responses_chat
-from headway.gateway.request_body import ENDS, Body, Chat, is_set
+from headway.gateway.request_body import ENDS, Body, Chat, is_set, with_effort
 
 CACHE_MARK: Final = b'"cache_control"'
 _any: Callable[[bytes | Raw], Any] = msgspec.json.Decoder().decode
@@ -22,6 +22,7 @@ class ResponsesBody(Body):
     max_output_tokens: int | float | None = None
     previous_response_id: str | None = None
     conversation: Raw = Raw()
+    reasoning: Raw = Raw()
 
     def __post_init__(self) -> None:
         self.max_tokens, self.messages, self.prompt = self.max_output_tokens, Raw(), Raw()
@@ -52,7 +53,8 @@ class ResponsesBody(Body):
 
     def chat(self) -> Chat:
         messages, tools = responses_chat(decode(self.instructions), decode(self.input), decode(self.tools))
-        return messages, tools, decode(self.chat_template_kwargs)
+        effort = (decode(self.reasoning) or {}).get("effort")
+        return messages, tools, with_effort(decode(self.chat_template_kwargs), effort)
 
 
 class _Metadata(Struct):
@@ -64,6 +66,8 @@ class MessagesBody(Body):
 
     system: Raw = Raw()
     metadata: Raw = Raw()
+    thinking: Raw = Raw()
+    output_config: Raw = Raw()
 
     def __post_init__(self) -> None:
         self.input = self.prompt = Raw()
@@ -90,7 +94,10 @@ class MessagesBody(Body):
 
     def chat(self) -> Chat:
         messages, tools = messages_chat(decode(self.system), _any(self.messages), decode(self.tools))
-        return messages, tools, decode(self.chat_template_kwargs)
+        effort = (decode(self.output_config) or {}).get("effort")
+        if (decode(self.thinking) or {}).get("type") == "disabled":
+            effort = "none"
+        return messages, tools, with_effort(decode(self.chat_template_kwargs), effort)
 
 
 class CountBody(MessagesBody):
