@@ -132,15 +132,14 @@ class DecisionRows:
     def _estimate(self, view: InstanceView, needed: list[str], loads: list[list[int]]) -> list[int]:
         """Return the TTFT that the latency model estimates for an instance; -1 for prompts that the instance cannot
         compute. `needed` has the roles that can, `loads` the tokens to compute and the signals of LOAD."""
-        estimate, role = view.estimate, view.role
-        if role == "both":
-            return [round(estimate(*load) * PS_PER_SECOND) for load in zip(*loads, strict=True)]
-        if role not in needed:
+        role, each = view.role, list(zip(*loads, strict=True))
+        if role not in ("both", *needed):
             return [-1] * len(needed)
-        return [
-            round(estimate(*load) * PS_PER_SECOND) if role == able else -1
-            for able, load in zip(needed, zip(*loads, strict=True), strict=True)
-        ]
+        able = each if role == "both" else [load for load, one in zip(each, needed, strict=True) if one == role]
+        known = {load: round(view.estimate(*load) * PS_PER_SECOND) for load in dict.fromkeys(able)}  # loads recur
+        if len(able) == len(each):
+            return [known[load] for load in each]
+        return [known[load] if one == role else -1 for load, one in zip(each, needed, strict=True)]
 
     def _read_past(self, columns: Columns, places: Sequence[int], candidates: Sequence[int]) -> None:
         """Add what follows from the requests of the run: the states of router and tenant, and recent latencies."""
