@@ -245,10 +245,9 @@ def pair_us(gpu: Constants, part: Shard) -> float:
     return part.attending * 4.0 * part.heads * part.head_dim * narrow / (gpu.prefill_tflops * MEGA)
 
 
-def past_token_us(gpu: Constants, part: Shard, tokens: int) -> float:
+def past_token_us(gpu: Constants, part: Shard, tokens: int, pair: float) -> float:
     """Return the attention time of a chunk of `tokens` tokens per token of its past. This is the time of `tokens`
-    pairs, or more if the chunk is too short to fill the GPU."""
-    pair = pair_us(gpu, part)
+    pairs, or more if the chunk is too short to fill the GPU. `pair` is the time of a pair, `pair_us`."""
     read = gpu.short_read * context_us(gpu, part)
     widened = (
         part.attending * part.kv_bytes * gpu.kv8_past / (gpu.elementwise_tb_s * MEGA) if part.kv_eight_bits else 0.0
@@ -257,10 +256,11 @@ def past_token_us(gpu: Constants, part: Shard, tokens: int) -> float:
     return widened + max(pair * tokens, min(read + gpu.short_pairs * pair * tokens, pair * gpu.fill_rows / part.heads))
 
 
-def chunk_us(gpu: Constants, part: Shard, tokens: int) -> float:
-    """Return the time of the attention of a chunk to its own tokens, without its past."""
+def chunk_us(gpu: Constants, part: Shard, tokens: int, pair: float) -> float:
+    """Return the time of the attention of a chunk to its own tokens, without its past. `pair` is the time of a
+    query-key pair, `pair_us`."""
     states = tokens * 2.0 * part.state_bytes / (gpu.prefill_tflops * MEGA)  # two operations per byte of the state
-    return states + pair_us(gpu, part) * (tokens * (tokens + 1) * 0.5)
+    return states + pair * (tokens * (tokens + 1) * 0.5)
 
 
 def attention_us(gpu: Constants, part: Shard, decoding: bool, past: bool) -> float:
@@ -271,11 +271,12 @@ def attention_us(gpu: Constants, part: Shard, decoding: bool, past: bool) -> flo
 def step_us(gpu: Constants, part: Shard, decodes: int, context: int, chunks: Sequence[Chunk]) -> float:
     """Return the time of a whole step on the GPU, without rounding."""
     tokens, past, longest, total = decodes, False, 0, 0.0
+    pair = pair_us(gpu, part)
     for length, before in chunks:
         tokens += length
         past = past or before > 0
         longest = max(longest, length)
-        total += chunk_us(gpu, part, length) + past_token_us(gpu, part, length) * before
+        total += chunk_us(gpu, part, length, pair) + past_token_us(gpu, part, length, pair) * before
     total += tokens_us(gpu, part, tokens) + sequences_us(gpu, part, decodes + len(chunks))
     total += decodes_us(gpu, part, decodes)
     total += context * (mixed_context_us(gpu, part) if chunks else context_us(gpu, part))
