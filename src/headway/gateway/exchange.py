@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend
     from headway.gateway.engines.engine_pace import Pace
     from headway.gateway.handover.live_handover import Handing
-    from headway.gateway.intake import Intake
-    from headway.gateway.request_body import Body
     from headway.gateway.services import Services
     from headway.http.known_heads import Fields
     from headway.http.request_reader import Incoming
@@ -392,11 +390,9 @@ class Exchange:
         self.on_decision(self.services.plane.resend(now_ps, self.request.id, prefill, places))
         self.services.waiting.nudge()
 
-    def ask_model(self, intake: Intake, prompt: Body, model: str) -> None:
-        """Begin a separate request of the plane to another model, after `leave`. Call this only while the client has
-        received nothing."""
-        prompt.model = model
-        request = intake.request(self.request.kind, self.incoming, prompt, self.key)
+    def renew(self, request: Request) -> None:
+        """Adopt a separate request of the plane, after `leave`. Call this only while the client has received
+        nothing."""
         self.request = replace(request, deadline_ps=self.request.deadline_ps)
         self.tally = self.api.tally(self.tally.stream)
         self.flight = self.backend = self.unframed = None
@@ -405,9 +401,8 @@ class Exchange:
         self.opening, self.piece_bytes = b"", 0
         self.pieces.clear()
         self.sent_ps = self.first_ps = -1
-        intake.begin(self, prompt, self._ask)
 
-    def _ask(self, now_ps: int) -> None:
+    def ask(self, now_ps: int) -> None:
         services = self.services
         self.on_decision(services.plane.arrive(now_ps, self.request))
         services.waiting.nudge()

@@ -102,6 +102,12 @@ class Intake:
         begin(exchange.request.arrival_ps)
         self.waiting.follow_alarm()
 
+    def ask_model(self, exchange: Exchange, prompt: Body, model: str) -> None:
+        """Begin a separate request of an exchange to another model."""
+        prompt.model = model
+        exchange.renew(self.request(exchange.request.kind, exchange.incoming, prompt, exchange.key))
+        self.begin(exchange, prompt, exchange.ask)
+
     async def _begin_later(self, exchange: Exchange, body: Body, begin: Callable[[int], None]) -> None:
         """Hash a long prompt in a thread, while the event loop serves other requests."""
         try:

@@ -132,7 +132,7 @@ class Fallback(Exchange):
         model = self.left.pop(0)
         self.marks = [f"x-headway-fallback: {model}; from={self.first}; cause={cause}".encode()]
         self.body = replace_model(self.incoming.body, model)
-        self.ask_model(self.intake, self.prompt, model)
+        self.intake.ask_model(self, self.prompt, model)
 
     def refuse(self, status: int, why: str, outcome: str = "rejected") -> None:
         cause = self._cause_of(status)

@@ -104,7 +104,7 @@ class Cascade(Exchange):
         self.leave(outcome, why)
         self.step += 1
         self._prepare()
-        self.ask_model(self.intake, self.prompt, self.chain.models[self.step])
+        self.intake.ask_model(self, self.prompt, self.chain.models[self.step])
 
     def refuse(self, status: int, why: str, outcome: str = "rejected") -> None:
         if self.last or status in FINAL:
