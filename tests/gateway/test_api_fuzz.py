@@ -76,7 +76,7 @@ def ask(port: int, number: int, data: bytes) -> bytes:
 @pytest.mark.parametrize(
     "cases",
     [
-        500,
+        200,
         pytest.param(20_000, marks=pytest.mark.full),
         pytest.param(1_000_000, marks=pytest.mark.long),
     ],

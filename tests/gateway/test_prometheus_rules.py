@@ -134,6 +134,7 @@ def test_promtool_finds_no_fault_in_the_rules():
     assert f"{len(ALERTS) + len(RECORDED)} rules found" in promtool("check", "rules", str(RULES))
 
 
+@pytest.mark.full
 def test_each_alert_fires_when_it_should_and_stays_silent_when_it_should(tmp_path):
     assert list(CASES) == list(ALERTS)
     tests = [promtool_case(alert, series, True) for alert, (series, _) in CASES.items()]

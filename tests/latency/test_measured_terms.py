@@ -234,8 +234,12 @@ def test_an_engine_adds_a_constant_and_a_part_for_each_sequence() -> None:
 
 
 def gpu_ps(gpu: str, model: Any, decodes: int, context: int, **keys: Any) -> int:
+    return gpu_times(gpu, model, **keys).run(decodes, context, ())[0]
+
+
+def gpu_times(gpu: str, model: Any, **keys: Any) -> Any:
     latency = {"model": "hardware", "host": "0s", "host_sequence": "0s", **keys}
-    return build(latency, read_model(model, "model"), read_gpu(gpu, "gpu"), 1).run(decodes, context, ())[0]
+    return build(latency, read_model(model, "model"), read_gpu(gpu, "gpu"), 1)
 
 
 @pytest.mark.parametrize(("name", "layers", "hidden"), [("llama-3.1-8b", 32, 4096), ("llama-3.1-70b", 80, 8192)])
@@ -304,7 +308,8 @@ def test_an_engine_has_kernels_of_its_own_for_weights_below_8_bits() -> None:
 
 def test_a_larger_step_never_takes_less_time_with_an_engine() -> None:
     for gpu in ("h200", "h100", "l40s"):
-        times = [gpu_ps(gpu, FP8, count, 0, engine="vllm-0.18") for count in range(1, 600)]
+        latency = gpu_times(gpu, FP8, engine="vllm-0.18")
+        times = [latency.run(count, 0, ())[0] for count in range(1, 600)]
         assert times == sorted(times)
 
 
