@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
-]  # none with a shared secret: whoever can check such a token can also create one
+]  # no shared secrets: the key that checks such a token can also create one
 DISCOVERY: Final = "/.well-known/openid-configuration"
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 FETCH_S: Final = 5.0  # time limit of one request to the provider
