@@ -36,7 +36,7 @@ class ToldContext(Context):
         super().__init__(instances, lambda name: Random(f"{seed}/{name}"), None, 16)  # type: ignore[arg-type]
         self.told = ToldIndex(hits if hits is not None else [0] * len(instances))
 
-    def prefix_index(self, block_tokens: int, capacity: int) -> PrefixIndex:
+    def prefix_index(self, block_tokens: int, capacity: int, accesses: bool = False) -> PrefixIndex:
         return self.told
 
 

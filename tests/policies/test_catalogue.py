@@ -122,7 +122,7 @@ def test_a_policy_that_asks_for_an_index_says_so(entry):
     asked = []
 
     class Asked(ToldContext):
-        def prefix_index(self, block_tokens, capacity):
+        def prefix_index(self, block_tokens, capacity, accesses=False):
             asked.append((block_tokens, capacity))
             return super().prefix_index(block_tokens, capacity)
 

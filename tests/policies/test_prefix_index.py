@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from drawing import draws
-from headway.policies import prefix_index
+from headway.policies import last_accesses, prefix_index
 from headway.policies.prefix_index import PrefixIndex
 from headway.types import Path
 
@@ -109,6 +109,31 @@ def test_the_index_is_exactly_a_per_block_lru(history: tuple[int, int, int, list
             assert [blocks(index, i) for i in range(instances)] == [plain.eviction_order(i) for i in range(instances)]
             for other in paths:
                 assert index.matches(other) == plain.matches(other)
+
+
+@draws(40)
+@given(histories(), st.sampled_from([1, last_accesses.LEAST]))
+def test_an_index_knows_when_each_block_was_last_sent(
+    history: tuple[int, int, int, list[tuple[int, Path]]], least: int
+) -> None:
+    block_tokens, instances, capacity, touches = history
+    index = PrefixIndex(instances, capacity, block_tokens)
+    plain = BlockLRU(instances, capacity, block_tokens)
+    paths = list({(path.keys, path.ends): path for _, path in touches}.values())
+    times: list[dict[Block, int]] = [{} for _ in range(instances)]
+    with patch.object(last_accesses, "LEAST", least):
+        index.keep_accesses()
+        for now, (instance, path) in enumerate(touches):
+            index.touch(instance, path)
+            index.accesses.record(now, instance, path, index)
+            times[instance].update(dict.fromkeys(plain.blocks(path), now))
+            for other in paths:
+                last = [None if not count else plain.blocks(other)[count - 1] for count in index.matches(other)]
+                assert index.last_accesses(other) == [seen.get(block) for seen, block in zip(times, last, strict=True)]
+    index.clear(0)
+    assert all(index.last_accesses(path)[0] is None for path in paths)
+    index.store(0, paths[0].keys[0], 0, 1)  # blocks that an engine reports, and that this router never sent there
+    assert index.last_accesses(paths[0])[0] is None
 
 
 @draws(40)

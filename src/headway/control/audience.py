@@ -9,7 +9,7 @@ from headway.control.router_state import RouterState, kept_signals
 from headway.control.view_lock import ViewLock
 from headway.policies.context import Context
 from headway.policies.prefix_index import PrefixIndex
-from headway.types import Request
+from headway.types import Path, Request
 from headway.views.cluster import ClusterView
 from headway.views.events import (
     Arrived,
@@ -49,6 +49,7 @@ class Audience:
         self.listeners: dict[type, list[Observe]] = {}  # event class -> observers that list this class in `observes`
         self.indexes: list[PrefixIndex] = []
         self.routed_indexes: list[PrefixIndex] = []  # the indexes that learn which prompts the router sends
+        self.accessed: list[PrefixIndex] = []  # the indexes that record times of accesses
         self.state: RouterState | None = None
         self.signals: dict[str, None] = {}
         self.lock: ViewLock | None = None  # set while the views are locked during calls of policies
@@ -98,6 +99,7 @@ class Audience:
     def update_indexes(self) -> None:
         """Update the list of prefix indexes from the context, because a policy may have created a new index."""
         self.indexes, self.routed_indexes = self.context.indexes, self.context.routed_indexes
+        self.accessed = [index for index in self.indexes if index.accesses is not None]
         if self.on_indexes is not None:
             self.on_indexes(self.indexes)
 
@@ -151,8 +153,17 @@ class Audience:
             if prefill is not None:
                 index.touch(prefill.index, request.path)
             index.touch(view.index, request.path)
+        if self.accessed:
+            for place in (view.index,) if prefill is None else (prefill.index, view.index):
+                self.record_access(now_ps, place, request.path)
         if self.observers:
             self.notify(Routed(now_ps, request, view, prefill))
+
+    def record_access(self, now_ps: int, instance: int, path: Path) -> None:
+        """Record the time at which this router sent a prompt, or heard that another router did."""
+        for index in self.accessed:
+            if index.accesses is not None:
+                index.accesses.record(now_ps, instance, path, index)
 
     def on_taken_over(self, now_ps: int, flight: Flight) -> None:
         """Add a request in flight that another control plane has routed: record it, and send the observers events about
@@ -162,6 +173,7 @@ class Audience:
             self.state.on_routed(flight.request)
         for index in self.routed_indexes:
             index.touch(flight.view.index, flight.request.path)
+        self.record_access(now_ps, flight.view.index, flight.request.path)
         for event in _history(now_ps, flight) if self.observers else ():
             self.notify(event)
 

@@ -50,6 +50,7 @@ HELP: Final = {
     "cached_within": "cached_within(instance, tier): the same, in gpu, cpu or storage or a faster tier",
     "believed_blocks": "believed_blocks(instance): KV blocks believed cached there",
     "eviction_order": "eviction_order(instance, count): the next pieces to go, as (blocks, of this prompt or not)",
+    "last_access": "last_access(instance): seconds, when the last of these tokens was last sent there; None if never",
     "tier_utilization": "tier_utilization(instance, tier): share of cpu or storage in use there",
     "rate_over": "rate_over(cluster.totals or a tenant, seconds): requests per second, up to 600 s",
     "throughput_over": "throughput_over(cluster.totals, seconds): output tokens per second, up to 600 s",

@@ -260,6 +260,7 @@ class Plane:
         for place, path in touches:
             for index in self.control.routed_indexes:
                 index.touch(place, path)
+            self.control.audience.record_access(now_ps, place, path)
             self.beliefs.touch(now_ps, place, path)
 
     def lost(self, now_ps: int, peer: str) -> None:

@@ -58,13 +58,15 @@ class Context:
         for view in self.instances:
             view._estimator = estimator
 
-    def prefix_index(self, block_tokens: int, capacity: int | Literal["auto"]) -> PrefixIndex:
+    def prefix_index(self, block_tokens: int, capacity: int | Literal["auto"], accesses: bool = False) -> PrefixIndex:
         """Return the index of the blocks that the router believes to be cached on each instance. `capacity` is its
-        number of blocks for each instance; with `auto`, each instance has as many blocks as its KV cache. Calls with
-        equal arguments return the same index."""
+        number of blocks for each instance; with `auto`, each instance has as many blocks as its KV cache. With
+        `accesses`, the index has `last_accesses`. Calls with an equal block size and capacity return the same index."""
         key = self.figures(block_tokens, capacity)
         if key not in self._indexes:
             self._indexes[key] = self._former.get(key) or self._new_index(*key)
+        if accesses:
+            self._indexes[key].keep_accesses()
         return self._indexes[key]
 
     def hidden_index(self) -> PrefixIndex:

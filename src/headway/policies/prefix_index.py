@@ -26,6 +26,7 @@ from typing import Final
 
 from headway.config.wording import suggest
 from headway.errors import HeadwayError
+from headway.policies.last_accesses import LastAccesses
 from headway.policies.shared_store import SharedStore
 from headway.types import Path
 
@@ -64,6 +65,7 @@ class PrefixIndex:
         # For each instance: key of a run -> (end of the blocks on the GPU, end of those on the GPU or in CPU memory).
         self._moved: list[OrderedDict[int, tuple[int, int]]] = [OrderedDict() for _ in range(instances)]
         self._shared: list[list[SharedStore]] = []  # shared stores of each instance; empty if there are none
+        self.accesses: LastAccesses | None = None  # None: no policy asks for the times of accesses
 
     def size(self, instance: int) -> int:
         """Return the number of blocks that the instance is believed to hold."""
@@ -87,6 +89,20 @@ class PrefixIndex:
                 yield key, first, min(end, self._holders[key][instance])  # a removal may have shortened the piece
             else:
                 yield name, first, self._holders[name][instance]
+
+    def keep_accesses(self) -> None:
+        """Record from now on when blocks are accessed, for `last_accesses`."""
+        if self.accesses is None:
+            self.accesses = LastAccesses(self.instances, self.block_tokens)
+
+    def last_accesses(self, path: Path) -> list[int | None]:
+        """Return, by instance index, when the router last sent a prompt with the last block of this prompt that it
+        believes cached there, in picoseconds. If there is no such block or time, return None for the instance."""
+        accesses = self.accesses
+        if accesses is None:
+            raise HeadwayError("last_accesses: pass accesses=True to `context.prefix_index`.")
+        matches = enumerate(self.matches(path))
+        return [accesses.last(instance, path, blocks) if blocks else None for instance, blocks in matches]
 
     def matches(self, path: Path) -> list[int]:
         """Return how many leading blocks of the prompt each instance is believed to hold, by instance index."""
@@ -342,6 +358,8 @@ class PrefixIndex:
         self._fronts[instance].clear()
         self._moved[instance].clear()
         self._sizes[instance] = 0
+        if self.accesses is not None:
+            self.accesses.clear(instance)
 
     def touch(self, instance: int, path: Path) -> None:
         """Make the full blocks of the prompt the instance's most recently used blocks. Evict the oldest blocks beyond

@@ -42,7 +42,9 @@ class Routers:
         self.flow = planes[0].flow  # either all routers have flow control or none
         self.observers = planes[0].observers
         self.indexes: list[PrefixIndex] = [index for plane in planes for index in plane.indexes]
-        self.exchanges = self.sync_ps is not None and any(plane.routed_indexes for plane in planes)
+        self.exchanges = self.sync_ps is not None and any(
+            plane.routed_indexes or plane.audience.accessed for plane in planes
+        )
         self.views: list[list[InstanceView]] = [list(plane.ordered) for plane in planes]
         self.home: list[int] = []  # index of each request's router, by request id
         self.pumped = 0  # index of the router whose queue `pump` reads next
@@ -235,4 +237,5 @@ class Routers:
                 if sender != router:
                     for index in plane.routed_indexes:
                         index.touch(instance, path)
+                    plane.audience.record_access(tick, instance, path)
         self.touches.clear()

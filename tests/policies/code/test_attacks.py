@@ -262,6 +262,16 @@ ATTACKS: dict[str, tuple[tuple[str, str], str]] = {
     "a list as a tier of the belief": (routing(FIRST + "return cached_within(v, ['gpu'])"), "one of gpu, cpu, storage"),
     "the belief about a request": (routing("return cached_within(request, 'gpu')"), "takes an instance first"),
     "the belief about a number": (routing("return believed_blocks(5)"), "takes an instance first"),
+    "the last access of a request": (routing("return last_access(request)"), "takes an instance first"),
+    "last accesses without end": (routing(FIRST + "while True:\n    x = last_access(v)"), OVER),
+    "a last access that is added": (
+        routing(FIRST + "return last_access(v) + 1"),
+        "unsupported operand|cannot be added",
+    ),
+    "a last access after the decision": (
+        ("routing", ROUTE + "    return 0\ndef routed(request, instance):\n    remember('x', last_access(instance))\n"),
+        "only while the program decides",
+    ),
     "beliefs without end": (routing(FIRST + "while True:\n    x = cached_within(v, 'cpu') + believed_blocks(v)"), OVER),
     "a belief after the decision": (
         (

@@ -93,6 +93,7 @@ READS: dict[str, tuple[str, Json]] = {
     "shadow KV: cached prefix by tier": ("cached_within(instance, 'gpu') + cached_within(instance, 'storage')", ROOMY),
     "shadow KV: estimated utilization": ("believed_blocks(instance)", ROOMY),
     "shadow KV: eviction queue": ("sum(blocks * 3 + mine for blocks, mine in eviction_order(instance, 4))", ROOMY),
+    "shadow KV: last access": ("cluster.now - (last_access(instance) or 0)", ROOMY),
     "instance: identity": ("instance.index * 0.77", {}),
     "instance: pool, role, state and model": (
         "len([x for x in (instance.pool, instance.role, instance.state, instance.model) if x == 'both'])",
@@ -311,9 +312,18 @@ def requests(result: Any) -> Json:
     return {name: result.requests[name] for name in result.requests}
 
 
-@pytest.mark.parametrize("row", ["decider: whole elsewhere", "estimator: learned from what ended", "routing: a pair"])
+LEAPT: dict[str, tuple[Json, Json]] = {
+    **{
+        row: DECIDES[row][:2]
+        for row in ("decider: whole elsewhere", "estimator: learned from what ended", "routing: a pair")
+    },
+    "last access": (reading(READS["shadow KV: last access"][0]), ROOMY),
+}
+
+
+@pytest.mark.parametrize("row", LEAPT)
 def test_the_leap_equals_the_walk_and_random_cuts(row: str) -> None:
-    policies, changes, _ = DECIDES[row]
+    policies, changes = LEAPT[row]
     found = []
     for leap in (True, False, "random-cuts"):
         given = scenario({"routing": "least-loaded", **policies}, {**changes, "leap": leap})

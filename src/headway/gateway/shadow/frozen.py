@@ -25,7 +25,19 @@ static_values: Callable[[InstanceView], tuple[Any, ...]] = attrgetter(*STATIC)
 class Shot:
     """A decision, and the state before the decision."""
 
-    __slots__ = ("estimate", "group", "matches", "now_ps", "places", "priority", "request", "roles", "route", "values")
+    __slots__ = (
+        "accesses",
+        "estimate",
+        "group",
+        "matches",
+        "now_ps",
+        "places",
+        "priority",
+        "request",
+        "roles",
+        "route",
+        "values",
+    )
 
     def __init__(
         self,
@@ -42,6 +54,11 @@ class Shot:
         self.values = [changing_values(view) for view in cluster.instances]
         self.roles = [view.role for view in cluster.instances]  # an engine without a partner has both roles for a time
         self.matches = {figures: index.matches(request.path) for figures, index in indexes.items()}
+        self.accesses = {
+            figures: index.last_accesses(request.path)
+            for figures, index in indexes.items()
+            if index.accesses is not None
+        }
 
 
 class FrozenIndex:
@@ -57,6 +74,12 @@ class FrozenIndex:
             return list(shot.matches[self._figures])
         return self._stage.indexes[self._figures].matches(path)
 
+    def last_accesses(self, path: Path) -> list[int | None]:
+        shot = self._stage.shot
+        if shot is not None and path is shot.request.path and self._figures in shot.accesses:
+            return list(shot.accesses[self._figures])
+        return self._stage.indexes[self._figures].last_accesses(path)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stage.indexes[self._figures], name)
 
@@ -67,9 +90,9 @@ class FrozenContext(Context):
         super().__init__(stage.views, rng, live.estimator, live.block_tokens)
         self.stage = stage
 
-    def prefix_index(self, block_tokens: int, capacity: int | Literal["auto"]) -> Any:
+    def prefix_index(self, block_tokens: int, capacity: int | Literal["auto"], accesses: bool = False) -> Any:
         figures = self.stage.control.context.figures(block_tokens, capacity)
-        self.stage.want(figures)
+        self.stage.want(figures, accesses)
         return FrozenIndex(self.stage, figures)
 
 
@@ -92,14 +115,18 @@ class Stage:
     def follow(self, control: ControlPlane) -> None:
         """Switch to the indexes of a new control plane."""
         self.control = control
-        self.indexes = {figures: control.context.prefix_index(*figures) for figures in self.indexes}
+        self.indexes = {
+            figures: control.context.prefix_index(*figures, index.accesses is not None)
+            for figures, index in self.indexes.items()
+        }
         control.audience.update_indexes()
         for own, view in zip(self.views, control.ordered, strict=True):
             own.role, own._load_rule = view.role, view._load_rule
 
-    def want(self, figures: Figures) -> None:
-        if figures not in self.indexes:
-            self.indexes[figures] = self.control.context.prefix_index(*figures)
+    def want(self, figures: Figures, accesses: bool = False) -> None:
+        index = self.indexes.get(figures)
+        if index is None or (accesses and index.accesses is None):
+            self.indexes[figures] = self.control.context.prefix_index(*figures, accesses)
             self.control.audience.update_indexes()
 
     def show(self, shot: Shot) -> ClusterView:

@@ -23,7 +23,17 @@ LEAST_STEPS: Final = 100  # the lowest limit of steps that a policy can have
 FREE: Final = {
     *("_plain_min", "_plain_max", "_abs", "_len", "_float", "_bool", "_sqrt", "_exp", "_log", "_ratio", "_int"),
     *("_round", "_range", "_field", "_recall", "_remembered", "_remember", "_estimated_ttft", "_tier_utilization"),
-    *("_cached_within", "_believed_blocks", "_send", "_reject", "_attainment", "_concurrency", "_rate", "_add_plain"),
+    *(
+        "_cached_within",
+        "_believed_blocks",
+        "_last_access",
+        "_send",
+        "_reject",
+        "_attainment",
+        "_concurrency",
+        "_rate",
+        "_add_plain",
+    ),
     *("_output_rate", "_rate_over", "_throughput_over", "_score_term", "_filtered_out", "_cached", "_tenants", "_size"),
     *("_base", "_place", "_each_enumerate", "_each_zip"),
 }

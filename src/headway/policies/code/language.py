@@ -171,7 +171,9 @@ class Function(Struct, frozen=True):
 ROUTER: Final = ("admission", "priority", "routing", "decider", "estimator")  # stages that decide on a request
 KEY, ORDER = ("key", "default"), ("key", "reverse")
 BELIEVED: Final = ("prefix_index",)
-FURTHER_BELIEFS: Final = ("cached_within", "believed_blocks", "eviction_order")  # functions of the prefix index itself
+ACCESS: Final = "last_access"
+# Functions of the prefix index itself.
+FURTHER_BELIEFS: Final = ("cached_within", "believed_blocks", "eviction_order", ACCESS)
 NOTES: Final = ("score_term", "filtered_out")  # only add to the scorecard, and return their second argument
 TERM, LEFT_OUT = NOTES
 FUNCTIONS: Final = {
@@ -193,6 +195,7 @@ FUNCTIONS: Final = {
     "cached_within": Function(2, 2, ROUTER, BELIEVED, gives=INT, steps=8),
     "believed_blocks": Function(1, 1, ROUTER, BELIEVED, gives=INT),
     "eviction_order": Function(2, 2, ROUTER, BELIEVED, gives=LIST, steps=8),
+    ACCESS: Function(1, 1, ROUTER, BELIEVED, gives=FLOAT | NONE, steps=8),
     "estimated_ttft": Function(2, 2, ROUTER, *_by_freshness(SIGNALS["estimated_wait"].reads), gives=FLOAT, steps=3),
     "tier_utilization": Function(2, 2, ROUTER, *_by_freshness(SIGNALS["tier_used"].reads), gives=FLOAT, steps=1),
     "tenant": Function(1, 1, ROUTER, exact=("tenants",), gives=TENANT),

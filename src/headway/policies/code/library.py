@@ -54,6 +54,7 @@ def library(
         "_tier_utilization": tier_utilization,
         "_cached_within": belief.within,
         "_believed_blocks": belief.blocks,
+        "_last_access": belief.last_access,
         "_eviction_order": lambda view, count: paid.span(belief.order(view, count)),
         "_frozen": paid.frozen,
         "_attainment": attainment,

@@ -51,6 +51,7 @@ class Names:
         # `score`, unless the program calls it too. Empty if there is none.
         self.prepaid = "score" if self.entrance == "score" and not self._called(("score",)) else ""
         self.believes = self._called(lang.FURTHER_BELIEFS)
+        self.accesses = self._called((lang.ACCESS,))
         for name, function in self.functions.items():
             self.rejections += self._calls(name, function)
         self._recursion()

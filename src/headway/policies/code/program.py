@@ -108,7 +108,7 @@ class Program:
         called = {node.func.id for node in calls if isinstance(node.func, ast.Name)}
         self.has_notes = any(name in called for name in lang.NOTES)
         self.remembers = "remember" in called
-        self.believes = names.believes
+        self.believes, self.accesses = names.believes, names.accesses
         # Whether the program names the instance that computes the prompt, so that it must see all instances.
         self.pairs = any(keyword.arg == "prefill" for node in calls for keyword in node.keywords)
         self._factory, self.decision = self._compile(names, kinds)

@@ -85,7 +85,7 @@ class CodedRouter(Coded):
     def bind(self, context: Context) -> None:
         index = None
         if "prefix_index" in self.program.exact:
-            index = context.prefix_index(self.block_tokens, self.lru_blocks)
+            index = context.prefix_index(self.block_tokens, self.lru_blocks, self.program.accesses)
             self.matches = index.matches
         self.restart()
         if self.program.believes:

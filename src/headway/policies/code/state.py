@@ -10,7 +10,7 @@ import msgspec
 from headway.policies.code import language as lang
 from headway.policies.code.rejection import Misuse
 from headway.policies.prefix_index import TIERS, PrefixIndex
-from headway.types import Request
+from headway.types import PS_PER_SECOND, Request
 
 MOST_PIECES: Final = 1_000  # maximum length of the part of an eviction order that a program may ask for
 
@@ -78,13 +78,14 @@ class Terms(msgspec.Struct, eq=False):
 class Belief:
     """What a router believes to be cached of the prompt of the current request, for functions of the library."""
 
-    __slots__ = ("_own", "_within", "index", "request", "size")
+    __slots__ = ("_accesses", "_own", "_within", "index", "request", "size")
 
     def __init__(self) -> None:
         self.index: PrefixIndex | None = None  # None: no function of the program reads it
         self.request: Request | None = None  # None: the program must not ask now
         self.size = 1  # tokens of a block
         self._within: dict[str, list[int]] = {}
+        self._accesses: list[int | None] | None = None
         self._own: set[int] | None = None  # the runs of the current prompt
 
     def look(self, request: Request | None) -> None:
@@ -92,7 +93,7 @@ class Belief:
         self.request = request
         if self._within:
             self._within = {}
-        self._own = None
+        self._own = self._accesses = None
 
     def _known(self, name: str) -> tuple[PrefixIndex, Request]:
         if self.index is None or self.request is None:
@@ -110,6 +111,14 @@ class Belief:
     def blocks(self, view: Any) -> int:
         index, _ = self._known("believed_blocks")
         return index.size(_index(view, "believed_blocks"))
+
+    def last_access(self, view: Any) -> float | None:
+        """Return when the last believed block of the prompt was last sent there, in seconds."""
+        index, request = self._known(lang.ACCESS)
+        if self._accesses is None:
+            self._accesses = index.last_accesses(request.path)
+        at_ps = self._accesses[_index(view, lang.ACCESS)]
+        return None if at_ps is None else at_ps / PS_PER_SECOND
 
     def order(self, view: Any, count: Any) -> list[tuple[int, bool]]:
         """Return the next `count` pieces that are expected to be evicted: (blocks, whether they are of this prompt)."""
