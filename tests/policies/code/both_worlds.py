@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
 import headway
 from headway.control.flights import Flight
 from headway.control.plane import ControlPlane
@@ -20,6 +22,20 @@ HEARD = ("on_first_token", "on_handed", "on_finished")
 LIVE = {"on_first_token": "first_token", "on_handed": "handed", "on_finished": "finished"}
 
 
+class Cards:
+    """A journal that keeps the scorecards of all routes."""
+
+    def __init__(self) -> None:
+        self.cards: list[Any] = []
+
+    def bind(self, *arguments: Any) -> None: ...
+
+    on_refused = on_prioritised = on_stopped = bind
+
+    def on_routed(self, now_ps: int, request: Request, route: Any, priority: Any) -> None:
+        self.cards.append((request.id, msgspec.to_builtins(route.scorecard)))
+
+
 class Script:
     """What happened in a simulation: the inputs of its control plane, and its decisions."""
 
@@ -27,6 +43,7 @@ class Script:
         self.inputs: list[tuple[int, str, tuple[Any, ...]]] = []
         self.decisions: list[Any] = []
         self.control: ControlPlane | None = None
+        self.journal: Cards | None = None
 
     def look(self, control: ControlPlane, now_ps: int) -> None:
         """Note what the instances report now."""
@@ -55,6 +72,8 @@ def recorded(script: Script) -> Iterator[None]:
         if again:  # a part of `wake`
             return plain["arrive"](self, now_ps, request, again)
         script.look(self, now_ps)
+        if script.journal is not None:
+            self.cluster.explain, self.journals = True, (script.journal,)
         script.inputs.append((now_ps, "arrive", (request,)))
         answer = plain["arrive"](self, now_ps, request)
         script.decisions.append((request.id, told(answer)))
@@ -87,19 +106,20 @@ def recorded(script: Script) -> Iterator[None]:
             setattr(ControlPlane, name, function)
 
 
-def simulated(scenario: Json) -> tuple[Script, Any]:
+def simulated(scenario: Json, journal: Cards | None = None) -> tuple[Script, Any]:
     script = Script()
+    script.journal = journal
     with recorded(script):
         result = headway.simulate(scenario)
     return script, result
 
 
-def live(script: Script, policies: Json) -> list[Any]:
+def live(script: Script, policies: Json, journal: Cards | None = None) -> list[Any]:
     """The decisions of a gateway that hears what the simulated router heard."""
     assert script.control is not None
     views = script.control.ordered
     settings = PlaneSettings(len(views), read_policies(policies), belief="routed", alone=False)
-    plane = Plane(settings)
+    plane = Plane(settings, journals=() if journal is None else (journal,))
     for place, view in enumerate(views):
         member = {name: getattr(view, name) for name in STATIC if name != "serves"}
         plane.join(0, place, {**member, "serves": list(view.serves)})

@@ -53,6 +53,7 @@ ROWS: dict[str, str] = {
     "requests to schedule, by priority and hints": (
         "def key(ticket):\n    return ticket.hints.get('slack_s', 0) - ticket.priority + ticket.preemptions\n"
     ),
+    "requests to schedule, by priority": "def key(ticket):\n    return ticket.preemptions - ticket.priority\n",
     "prefill chunk sizes": (
         "def key(ticket):\n    return -ticket.request.prompt_tokens\n"
         "def chunk(ticket, engine):\n"
@@ -259,7 +260,7 @@ POOL_ROWS: dict[str, str] = {
     "average and p99 latency": "2 if (pool.mean_latency or 0) + (pool.p99_latency or 0) < 2 else 4",
     "load history": "1 + max(one.concurrency for one in pool.history) / 8 + len(pool.history) / 40",
     "pending requests": "1 + pool.pending + pool.inflight / 8",
-    "clock": "1 + int(pool.now / 3) % 4",
+    "clock of the pool": "1 + int(pool.now / 3) % 4",
     "time since the last scaling": "pool.replicas + 1 if (pool.since_scaled or 9) > 3 else pool.replicas",
 }
 

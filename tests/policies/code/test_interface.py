@@ -305,6 +305,31 @@ def test_a_program_decides_it_alike_in_both_worlds(row: str) -> None:
     assert len({str(answer) for _, answer in decisions}) > 1
 
 
+SCORES: dict[str, str] = {
+    "routing: terms of scores": (
+        "def score(request, instance, cluster):\n    warm = score_term('warm', cached_tokens(instance) / 16)\n"
+        "    return warm - score_term('load', 40 * instance.inflight)\n"
+    ),
+    "routing: what was filtered out": (
+        ROUTES + "    free = [one if one.inflight < 4 else filtered_out('full', one) for one in instances]\n"
+        "    free = [one for one in free if one.inflight < 4]\n"
+        "    return max(free or instances, key=lambda one: score_term('idle', -one.inflight, one))\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("row", SCORES)
+def test_a_program_explains_its_decisions_alike_in_both_worlds(row: str) -> None:
+    policies, cards = {"routing": code(SCORES[row], **SMALL)}, both_worlds.Cards()
+    script, _ = both_worlds.simulated(scenario(policies), cards)
+    live = both_worlds.Cards()
+    decisions = both_worlds.live(script, policies, live)
+    assert decisions == script.decisions and cards.cards == live.cards
+    first = cards.cards[0][1]
+    assert len(cards.cards) == len(decisions) and len(first["scores"]) > 1 and len(first["left"]) > 1
+    assert any(card["removed"] for _, card in cards.cards) == ("filtered" in row)
+
+
 # --- the leap, and trees ---------------------------------------------------------------------------------------------
 
 
