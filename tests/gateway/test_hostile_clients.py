@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import re
 import socket
@@ -286,6 +287,37 @@ def test_clients_that_disconnect_at_any_moment_leave_no_state(hostile):
     gateway.until(lambda: not gateway.app.reception.clients)
     gateway.until(lambda: sum(engine.under_way for engine in gateway.engines) == 0)
     assert statuses(send(gateway, closing(http_post()))) == [200]
+
+
+def test_a_refused_client_that_sends_no_more_is_disconnected_at_once(hostile, monkeypatch):
+    monkeypatch.setattr("headway.http.wire.LINGER_S", 1e6)
+    gateway = hostile()
+    with connect(gateway) as sock:
+        sock.sendall(http_post() + POST)
+        sock.shutdown(socket.SHUT_WR)
+        assert statuses(read_all(sock))[-1] == 400
+    gateway.until(lambda: not gateway.app.reception.clients)
+
+
+# --- text that is not UTF-8 ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        (b"/v1/responses", b'{"model":"m","input":"a","conversation":{"id":"\xff"}}', 400),
+        (b"/v1/messages", b'{"model":"m","messages":[{}],"metadata":{"user_id":"\xff"}}', 200),
+        (b"/v1/rerank", b'{"model":"\xff"}', 400),
+    ],
+)
+def test_a_field_that_is_not_utf_8_is_no_error_of_the_gateway(live, tmp_path, path, body, status):
+    keys = tmp_path / "keys.yaml"
+    keys.write_text(f"ann: {{sha256: {hashlib.sha256(b'ann').hexdigest()}, concurrency: 1}}")
+    gateway = live(1, routes=[{"path": "/v1/rerank"}], keys=str(keys))
+    fields = b"content-type: application/json\r\nx-api-key: ann\r\n"
+    for _ in range(2):  # the first one does not count forever
+        assert statuses(send(gateway, closing(http_post(body, fields, path)))) == [status]
+    gateway.until(gateway.idle)
 
 
 # --- clients that do not read ----------------------------------------------------------------------------------------

@@ -165,9 +165,11 @@ class Reception:
                 self._refuse(client, incoming, FORBIDDEN.status, FORBIDDEN.why)
                 return
             request = self.intake.request(ROUTE.kind, incoming, body, key)
-        except (msgspec.MsgspecError, HeadwayError) as error:
+        except Exception as error:
             if key is not None:
                 key.release()
+            if not isinstance(error, msgspec.MsgspecError | HeadwayError):
+                raise  # the connection answers 500
             self._refuse(client, incoming, 400, f"invalid request: {error}")
             return
         exchange = Routed(self.services, client, incoming, request, False, key, ROUTE)

@@ -176,7 +176,7 @@ class ClientConnection(asyncio.Protocol):
         self.transport.writelines([head_of(status, len(body), close=True), body])
         self.host.count_refusal(status)
         half = self.transport.can_write_eof()
-        if linger and self.reader.stage != "idle" and (half or self._has_tls):
+        if linger and not self.ended and self.reader.stage != "idle" and (half or self._has_tls):
             if half:  # a TLS connection has no end of one half
                 self.transport.write_eof()
             asyncio.get_running_loop().call_later(LINGER_S, self.transport.close)

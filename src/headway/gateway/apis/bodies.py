@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from headway.gateway.apis.chat_form import messages_chat, responses_chat
-from headway.gateway.request_body import ENDS, Body, Chat, is_set, with_effort
+from headway.gateway.request_body import ENDS, Body, Chat, decode_safely, is_set, with_effort
 
 CACHE_MARK: Final = b'"cache_control"'
 _any: Callable[[bytes | Raw], Any] = msgspec.json.Decoder().decode
@@ -61,6 +61,9 @@ class _Metadata(Struct):
     user_id: str | None = None
 
 
+_metadata: Callable[[bytes], _Metadata] = msgspec.json.Decoder(_Metadata).decode
+
+
 class MessagesBody(Body):
     """A request of Anthropic's Messages API."""
 
@@ -75,7 +78,7 @@ class MessagesBody(Body):
     @property
     def hint(self) -> str | None:
         try:
-            user = msgspec.json.decode(self.metadata, type=_Metadata).user_id if is_set(self.metadata) else None
+            user = decode_safely(_metadata, bytes(self.metadata)).user_id if is_set(self.metadata) else None
         except msgspec.MsgspecError:  # the engine judges its form
             user = None
         return user or self.prompt_cache_key
@@ -117,8 +120,8 @@ class CountBody(MessagesBody):
 
 
 def decode(raw: Raw) -> Any:
-    """Return the value of a field; None if it is missing."""
-    return _any(raw) if raw else None
+    """Return the value of a field; None if it is missing. Raise msgspec.MsgspecError if its text is not UTF-8."""
+    return decode_safely(_any, bytes(raw)) if raw else None
 
 
 def joined(first: Raw, second: Raw) -> memoryview:

@@ -17,7 +17,7 @@ from headway.errors import HeadwayError
 from headway.gateway.apis.api import APIS, Api
 from headway.gateway.exchange import Exchange
 from headway.gateway.model_names import MODEL, find_model, replace_model
-from headway.gateway.request_body import KV_FIELDS, LONGEST_MODEL, Body, asks_for, read_fields
+from headway.gateway.request_body import KV_FIELDS, LONGEST_MODEL, Body, asks_for, decode_safely, read_fields
 from headway.gateway.settings import check_name
 from headway.types import SERVING
 
@@ -128,7 +128,7 @@ def read_routed(
 
 
 def _text(raw: bytes) -> str:
-    value = msgspec.json.decode(raw)
+    value = decode_safely(msgspec.json.decode, raw)
     return value if isinstance(value, str) else ""
 
 
