@@ -21,7 +21,7 @@ Connect = Callable[["Client"], Coroutine[Any, Any, Any]]
 KEY = "sk-benchmark-of-gateways"  # LiteLLM requires a key
 
 
-def requests(prompt_bytes: int, stream: bool, key: str = KEY) -> list[bytes]:
+def prompts(prompt_bytes: int, stream: bool, key: str = KEY) -> list[bytes]:
     found = []
     for number in range(PROMPTS):
         text = (f"Prompt {number} of many, " * (1 + prompt_bytes // 20))[:prompt_bytes]
@@ -37,9 +37,12 @@ def requests(prompt_bytes: int, stream: bool, key: str = KEY) -> list[bytes]:
 class Load:
     """The measurements of all clients together."""
 
-    def __init__(self, asked: list[bytes], every_s: float = 0.0, connect: Connect | None = None) -> None:
-        """`connect` opens a connection for each request; None: clients keep their connections."""
-        self.connect = connect
+    def __init__(
+        self, asked: list[bytes], every_s: float = 0.0, connect: Connect | None = None, enough: int | None = None
+    ) -> None:
+        """`connect` opens a connection for each request; None: clients keep their connections. `enough`: number of
+        requests after which clients stop."""
+        self.connect, self.enough = connect, enough
         self.asked, self.every_s = asked, every_s  # `every_s`: interval between a client's requests; 0: no wait
         self.count = self.errors = self.reads = 0
         self.latencies: list[float] = []
@@ -81,6 +84,7 @@ class Client(asyncio.Protocol):
     def on_message_complete(self) -> None:
         load = self.load
         load.count += 1
+        load.over |= load.count == load.enough
         load.errors += self.parser.get_status_code() != 200
         load.latencies.append(time.perf_counter() - self.began)
         load.firsts.append(self.first - self.began)
@@ -116,6 +120,7 @@ async def run(
     key: str = KEY,
     tls: bool = False,
     reconnect: bool = False,
+    requests: int | None = None,
 ) -> dict[str, Any]:
     loop = asyncio.get_running_loop()
     context = ssl._create_unverified_context() if tls else None
@@ -127,14 +132,15 @@ async def run(
             client.load.errors += not client.load.over
             client.done.set_result(None)
 
-    load = Load(requests(prompt_bytes, stream, key), clients / rate if rate else 0.0, connect if reconnect else None)
+    interval_s = clients / rate if rate else 0.0
+    load = Load(prompts(prompt_bytes, stream, key), interval_s, connect if reconnect else None, requests)
     started = time.perf_counter()
     made = []
     for number in range(clients):
         made.append(Client(load, number))
         await connect(made[-1])
         await asyncio.sleep(load.every_s / clients)  # with a rate, the clients start evenly spaced
-    await asyncio.sleep(seconds - load.every_s)
+    await asyncio.wait([client.done for client in made], timeout=seconds - load.every_s)
     load.over = True
     await asyncio.wait([client.done for client in made], timeout=30)
     return {
@@ -154,6 +160,7 @@ def main() -> None:
     parser.add_argument("port", type=int)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--requests", type=int, help="stop after this many requests, or after the time")
     parser.add_argument("--prompt-bytes", type=int, default=200)
     parser.add_argument("--stream", action="store_true")
     parser.add_argument("--rate", type=float, default=0.0, help="requests a second of all clients; 0: all they can")
