@@ -218,6 +218,8 @@ def test_a_client_may_not_set_fields_of_kv_transfer(live, field):
     gateway = two(live, "vllm")
     with pytest.raises(openai.BadRequestError, match="a client may not set the fields of KV transfer"):
         ask(gateway, extra_body={field: {"remote_host": "10.6.6.6"}})
+    with pytest.raises(openai.BadRequestError, match="a client may not set the fields of KV transfer"):
+        ask(gateway, extra_body={"vllm_xargs": {"a": 1, field: "x"}})
     assert [engine.bodies for engine in gateway.engines] == [[], []]
 
 

@@ -107,6 +107,8 @@ def test_whatever_else_a_body_has_stays(fields, model, indent, plain):
     [
         b'{"model":"a","model":"a"}',
         b'{"model":"a","mod\\u0065l":"b"}',
+        b'{"model":"a","MODEL":"b"}',
+        b'{"Mod\\u0045l":"b","model":"a"}',
         b'{"x":1,"x":23,"model":"a"}',
         b'{"x":1}',
         b"{}",

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 
 from asking import fetch
+from rough import http_post, send
 from test_model_names import keys_file
 
 from headway.errors import HeadwayError
@@ -100,7 +101,79 @@ def test_keys_and_their_models_apply(live, tmp_path):
     assert {key.inflight for key in gateway.app.reception.keyring.keys.values()} == {0}
 
 
-@pytest.mark.parametrize("body", [b"[", b"\xff", b'{"\xff":1}', b"[" * 100_000, b'{"kv_transfer_params":{}}'])
+DISPOSITION = b"content-disposition: form-data; "
+AMBIGUOUS = {
+    "an encoded name": b"--b\r\n" + DISPOSITION + b"name*=utf-8''model\r\n\r\nn\r\n",
+    "a name in pieces": b"--b\r\n" + DISPOSITION + b'name*0="mod"; name*1="el"\r\n\r\nn\r\n',
+    "two names": b"--b\r\n" + DISPOSITION + b'name="x"; name="model"\r\n\r\nn\r\n',
+    "an escape": b"--b\r\n" + DISPOSITION + b'name="mo\\del"\r\n\r\nn\r\n',
+    "two dispositions": b"--b\r\n" + DISPOSITION + b'name="x"\r\n' + DISPOSITION + b'name="model"\r\n\r\nn\r\n',
+    "a folded header": b"--b\r\n" + DISPOSITION + b'x="\r\n name="model"\r\n\r\nn\r\n',
+    "line feeds alone": b"--b\n" + DISPOSITION + b'name="model"\n\nn\n',
+    "a boundary within a line": b"--b\r\n" + DISPOSITION + b'name="x"\r\n\r\na --b\r\nn\r\n',
+    "no header": b"--b\r\n\r\nn\r\n",
+    "no content": b"--b\r\n" + DISPOSITION + b'name="x"\r\n\r\n',
+    "the model twice": form(b"m")[: -len(b"--b--\r\n")],
+    "an end": b"--b--\r\n",
+}
+
+
+@pytest.mark.parametrize("more", AMBIGUOUS.values(), ids=AMBIGUOUS)
+def test_a_form_that_engines_could_read_in_another_way_is_refused(live, more):
+    gateway = start(live, {"path": "/v1/audio"})
+    assert ask(gateway, "/v1/audio", form(b"m", more), **FORM).status == 400
+    encoded = form(b"m").replace(b"\r\n\r\nm", b"\r\ncontent-transfer-encoding: base64\r\n\r\nbQ==")
+    assert ask(gateway, "/v1/audio", encoded, **FORM).status == 400
+    for kind in ("multipart/form-data", "multipart/form-data; boundary=c; boundary=b"):
+        assert ask(gateway, "/v1/audio", form(b"m"), content_type=kind).status == 400
+    assert [engine.bodies for engine in gateway.engines] == [[], []]
+
+
+@pytest.mark.parametrize("kind", ['multipart/form-data; boundary="b"', "Multipart/Form-Data;boundary=b; charset=UTF-8"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        b"--b\r\nContent-Disposition: form-data; name=language; filename=a; filename*=utf-8''%e4\r\n\r\nde\r\n",
+        b"--b\r\nContent-Type: audio/wav\r\n"
+        + DISPOSITION
+        + b'name="file"; filename="a \\" b"\r\n\r\nname="model"\r\n',
+    ],
+)
+def test_forms_of_usual_clients_pass(live, kind, more):
+    gateway = start(live, {"path": "/v1/audio"})
+    body = form(b"n", more).replace(b"\r\n\r\nn", b"\r\nContent-Type: text/plain; charset=utf-8\r\n\r\nn")
+    answer = ask(gateway, "/v1/audio", body, content_type=kind)
+    assert (answer.status, answer.headers["x-headway-target"]) == (200, "e1")
+
+
+def test_a_request_with_two_content_types_is_refused(live):
+    gateway = start(live, {"path": "/v1/audio"})
+    fields = b"content-type: multipart/form-data; boundary=b\r\ncontent-type: application/json\r\n"
+    answer = send(gateway, http_post(b'{"model":"m"}', fields + b"connection: close\r\n", b"/v1/audio"))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/%63hat/completions", "/v1//chat/completions", "/v1/messages%2f", "/v1/responses//"]
+)
+def test_a_route_serves_no_other_spelling_of_the_gateways_own_paths(live, path):
+    gateway = start(live, {"path": "/v1/*"})
+    assert ask(gateway, path, b'{"model":"m","messages":[{}]}', **JSON).status == 404
+    assert gateway.engines[0].bodies == []
+    assert ask(gateway, "/v1/re%72ank", b'{"model":"m"}', **JSON).status == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[",
+        b"\xff",
+        b'{"\xff":1}',
+        b"[" * 100_000,
+        b'{"kv_transfer_params":{}}',
+        b'{"vllm_xargs":{"kv_transfer_params":"x"}}',
+    ],
+)
 def test_a_wrong_body_is_refused(live, body):
     gateway = start(live, {"path": "/v1/rerank"})
     assert ask(gateway, "/v1/rerank", body, **JSON).status == 400

@@ -99,7 +99,8 @@ class TokenKeys:
         self.clock, self.settings, self.on_change = clock, settings, on_change
         self.keys: dict[str, Any] = {}  # kid -> PyJWK; a key without an id has the id ""
         self.fetched = False  # whether keys have ever been read
-        self.client = HttpClient(FETCH_S, tls=None if settings.ca is None else EngineTls(ca=settings.ca).context())
+        tls = None if settings.ca is None else EngineTls(ca=settings.ca).context()
+        self.client = HttpClient(FETCH_S, tls=tls, redirects=False)  # a redirect could lead to a URL without TLS
         self._document: bytes | None = None
         self._wanted = asyncio.Event()
         self._asked = float("-inf")  # time of the last fetch because of an unknown key

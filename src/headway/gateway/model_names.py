@@ -48,7 +48,8 @@ def replace_model(body: bytes, model: str) -> bytes:
 
 
 def find_model(body: bytes) -> tuple[int, int]:
-    """Return the offsets at which the value of the field `model` begins and ends."""
+    """Return the offsets at which the value of the field `model` begins and ends. Raise HeadwayError if an engine could
+    read another model: some readers of JSON, such as Go's, ignore the case of names."""
     fields = read_fields(body)
     if len(fields) > MOST_FIELDS:
         raise HeadwayError(f"the request has more than {MOST_FIELDS:,} fields")
@@ -62,6 +63,8 @@ def find_model(body: bytes) -> tuple[int, int]:
         if size is None or (size > 0 and body[start : start + size] != bytes(fields[name])):
             raise HeadwayError(f"the field {shown(name)} occurs twice. Send it once.")
         at = start + size
+        if name != MODEL and name.lower() == MODEL:
+            raise HeadwayError(f"the field {shown(name)} differs from 'model' only in case. Remove it.")
         if name == MODEL:
             place = (start, at)
     if place[0] < 0:

@@ -26,6 +26,7 @@ Decoded = TypeVar("Decoded")
 KV_FIELDS: Final = (
     *("kv_transfer_params", "ec_transfer_params", "bootstrap_host", "bootstrap_port", "bootstrap_room", "headway_kv"),
 )
+EXTRA: Final = "vllm_xargs"  # vLLM adds its entries to the arguments of a request, among them those of KV transfer
 NULL: Final = b"null"
 NOTHING: Final = (NULL, b"false")
 
@@ -55,6 +56,7 @@ class Body(Struct):
     bootstrap_port: Raw = Raw()
     bootstrap_room: Raw = Raw()
     headway_kv: Raw = Raw()
+    vllm_xargs: Raw = Raw()
 
     @property
     def hint(self) -> str | None:
@@ -96,7 +98,7 @@ class Body(Struct):
             self.bootstrap_room,
             self.headway_kv,
         )
-        return any(fields) and any(map(is_set, fields))
+        return (any(fields) and any(map(is_set, fields))) or names_kv(self.vllm_xargs)
 
 
 def with_effort(more: Any, effort: Any) -> Any:
@@ -110,7 +112,13 @@ def is_set(raw: Raw) -> bool:
     return bool(raw) and bytes(raw) != NULL
 
 
-_any: Callable[[Raw], Any] = msgspec.json.Decoder().decode
+def names_kv(extra: Raw) -> bool:
+    """Return whether further arguments for the engine have fields of KV transfer."""
+    arguments = decode_safely(_any, bytes(extra)) if extra else None
+    return isinstance(arguments, dict) and any(name in arguments for name in KV_FIELDS)
+
+
+_any: Callable[[bytes | Raw], Any] = msgspec.json.Decoder().decode
 
 
 def reader(kind: type[Body]) -> Callable[[bytes], Body]:

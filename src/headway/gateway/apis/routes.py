@@ -6,18 +6,30 @@ from __future__ import annotations
 import re
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from urllib.parse import unquote_to_bytes
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from headway.config.keys import Bytes, Doc, Form, Unit
 from headway.config.section import read
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.gateway.apis.api import APIS, Api
+from headway.gateway.apis.forms import KIND as FORM
+from headway.gateway.apis.forms import find_form_model
 from headway.gateway.exchange import Exchange
 from headway.gateway.model_names import MODEL, find_model, replace_model
-from headway.gateway.request_body import KV_FIELDS, LONGEST_MODEL, Body, asks_for, decode_safely, read_fields
+from headway.gateway.request_body import (
+    EXTRA,
+    KV_FIELDS,
+    LONGEST_MODEL,
+    Body,
+    asks_for,
+    decode_safely,
+    names_kv,
+    read_fields,
+)
 from headway.gateway.settings import check_name
 from headway.types import SERVING
 
@@ -31,11 +43,8 @@ if TYPE_CHECKING:
 
 METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 TAKEN: Final = (*APIS, b"/v1/models", b"/health", b"/openapi.json")
+SLASHES: Final = re.compile(rb"/+")
 PATH: Final = re.compile(r"/[!-)+-~]*\*?")
-FORM: Final = b"multipart/form-data"
-# The value of the field `model` of a form. A form in which another field may have this name is refused.
-FORM_MODEL: Final = re.compile(rb'name="model"\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,1024})\r\n')
-MODEL_NAMES: Final = re.compile(rb"name\*?\s*=\s*[\"']?\s*model", re.IGNORECASE)
 ROUTE: Final = Api("route", generates=False, plain=False)
 
 
@@ -90,8 +99,11 @@ def read_routes(data: Any, where: str = "routes") -> tuple[RouteSpec, ...]:
 
 
 def find_routes(routes: Sequence[RouteSpec], path: bytes) -> list[RouteSpec]:
-    """Return the routes with this path, whatever their methods."""
-    if b".." in path or b"%2e" in path.lower():  # an engine could resolve it to another path
+    """Return the routes with this path, whatever their methods. A path that an engine could read as another one has no
+    routes: with two dots, or another spelling of a path of the gateway itself."""
+    if b".." in path or b"%2e" in path.lower():
+        return []
+    if (b"%" in path or b"//" in path) and SLASHES.sub(b"/", unquote_to_bytes(path)).rstrip(b"/") in TAKEN:
         return []
     return [route for route in routes if route.matches(path)]
 
@@ -101,28 +113,25 @@ def read_routed(
 ) -> tuple[str, Body]:
     """Return the model that the client names, or an empty string, and the body as policies need it. If the name is an
     alias, change it in the body."""
-    kind = incoming.named.get(b"content-type", b"").lower()
+    if sum(name == b"content-type" for name, _ in incoming.fields) > 1:
+        raise HeadwayError("the request has more than one Content-Type")
+    kind = incoming.named.get(b"content-type", b"")
     asked = ""
-    if b"json" in kind and incoming.body:
+    if b"json" in kind.lower() and incoming.body:
         fields = read_fields(incoming.body)
-        if any(asks_for(fields, name) for name in KV_FIELDS):
+        if any(asks_for(fields, name) for name in KV_FIELDS) or names_kv(fields.get(EXTRA, Raw())):
             raise HeadwayError("a client may not set the fields of KV transfer, such as kv_transfer_params")
         if MODEL in fields:
             find_model(incoming.body)  # raises if the client names it twice
             asked = _text(bytes(fields[MODEL]))
         if asked in aliases:
             incoming.body = replace_model(incoming.body, aliases[asked])
-    elif kind.startswith(FORM):
-        found = FORM_MODEL.findall(incoming.body)
-        if len(found) != len(MODEL_NAMES.findall(incoming.body)) or len(found) > 1:
-            raise HeadwayError("the form must have one field `model` at most, in the usual form")
-        asked = found[0].decode("utf-8", "replace") if found else ""
+    elif kind.lower().startswith(FORM) and incoming.body:
+        body = incoming.body
+        start, end = find_form_model(kind, body) or (0, 0)
+        asked = body[start:end].decode("utf-8", "replace")
         if asked in aliases:
-            place = FORM_MODEL.search(incoming.body)
-            assert place is not None
-            incoming.body = b"".join(
-                (incoming.body[: place.start(1)], aliases[asked].encode(), incoming.body[place.end(1) :])
-            )
+            incoming.body = b"".join((body[:start], aliases[asked].encode(), body[end:]))
     model = aliases.get(asked, asked) or route.model or next(iter(models), "")
     return asked or route.model or "", Body(model=model, max_tokens=1)
 
