@@ -8,8 +8,9 @@
     python -m benchmarks.gpu live OUT              # over HTTP: one engine in real time, several in dilated time
     python -m benchmarks.gpu table OUT             # predicted and measured side by side
 
-`predict` and `table` need no GPU. The others need PyTorch, Triton and a CUDA GPU, `predict` needs SciPy, and `live` the
-extra `gateway`. OUT/own.json has the searched policies by name, in the form of a scenario's routing policy.
+With --quick, `all` takes a few minutes; its figures say little. `predict` and `table` need no GPU. The others need
+PyTorch, Triton and a CUDA GPU, `predict` needs SciPy, and `live` the extra `gateway`. OUT/own.json has the searched
+policies by name, in the form of a scenario's routing policy.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 ON_GPU = ("smoke", "calibrate", "measure", "live")
 ORDER = ("smoke", "calibrate", "predict", "measure", "live", "table")
+SHORTENED = ("calibrate", "predict", "live")  # by --quick
 OWN = Path(__file__).with_name("own.json")  # the policies of docs/confirmed.md
 
 
@@ -33,18 +36,16 @@ def has_gpu() -> bool:
     return bool(torch.cuda.is_available())
 
 
-def run(command: str, out: Path, minutes: float) -> None:
+def run(command: str, out: Path, minutes: float, quick: bool) -> None:
     if command in ON_GPU:
-        from benchmarks.gpu import device
-
-        if command == "measure":
-            device.measure(out, minutes)
-        else:
-            getattr(device, command)(out)
+        from benchmarks.gpu import device as place
     else:
-        from benchmarks.gpu import confirm
+        from benchmarks.gpu import confirm as place  # type: ignore[no-redef]
 
-        getattr(confirm, command)(out)
+    options: dict[str, Any] = {"minutes": minutes} if command == "measure" else {}
+    if command in SHORTENED:
+        options["quick"] = quick
+    getattr(place, command)(out, **options)
 
 
 def main() -> None:
@@ -52,6 +53,7 @@ def main() -> None:
     parser.add_argument("command", choices=("all", *ORDER))
     parser.add_argument("out", type=Path, help="folder of the results")
     parser.add_argument("--minutes", type=float, default=8.5, help="begin no measured run after this time")
+    parser.add_argument("--quick", action="store_true", help="few steps, runs and policies: whether all of it works")
     options = parser.parse_args()
     commands = ORDER if options.command == "all" else (options.command,)
     if not has_gpu() and any(command in ON_GPU for command in commands):
@@ -60,7 +62,8 @@ def main() -> None:
     if not (options.out / "own.json").exists() and OWN.exists():
         shutil.copy(OWN, options.out / "own.json")
     for command in commands:
-        run(command, options.out, float("inf") if options.command == "all" else options.minutes)
+        run(command, options.out, float("inf") if options.command == "all" else options.minutes, options.quick)
 
 
-main()
+if __name__ == "__main__":  # a process of `live` imports this file
+    main()

@@ -55,21 +55,15 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     },
 }
 RATES = {"chat": {"medium": "100/s", "high": "250/s"}, "rag": {"medium": "300/s", "high": "420/s"}}
-POLICIES = (
-    "round-robin",
-    "least-loaded",
-    "session-affinity",
-    "lmetric",
-    "prefix-overlap",
-    "kv-aware-spill",
-    "weighted",
-)
+POLICIES = ("round-robin", "least-loaded", "lmetric", "prefix-overlap", "kv-aware-spill", "weighted")
 # The built-in policies that are best in simulation on the validation seeds: by TTFT, and by E2E.
 FINAL = ("kv-aware-spill", "weighted")
 OWN = ("searched", "tuned")  # policies of the searches
-TRAIN, VALIDATION, TEST = range(1, 5), range(11, 15), range(101, 115)
-LIVE_SEED = 201
-TABLE_SEEDS = 6  # the first seeds of TEST, under which all policies run
+TRAIN, VALIDATION, TEST = range(1, 5), range(11, 19), range(301, 311)
+TABLE_SEEDS = 4  # the first seeds of TEST, under which all policies run
+# What --quick runs.
+QUICK_POLICIES, QUICK_CELLS, QUICK_SEEDS = ("round-robin", "kv-aware-spill", *OWN), (("rag", "high"),), TEST[:2]
+QUICK_LIVE = ("single-high", "dilated-searched")
 
 
 class Case(Struct, frozen=True):
@@ -106,22 +100,47 @@ def scenario(case: Case, latency: dict[str, Any], own: dict[str, Any]) -> Scenar
 SINGLE = {"low": ("15/s", BLOCKS), "medium": ("40/s", BLOCKS), "high": ("60/s", BLOCKS), "tight": ("25/s", 900)}
 SINGLE_REQUESTS = 160
 LIVE_SIGNALS = {"poll_interval": "20ms"}
+LIVE_SEED, REHEARSAL_SEED = 401, 402  # of the compared runs, and of runs without a GPU that measure the server's time
 DILATION = 8.0
 DILATED = ("round-robin", "kv-aware-spill", "searched")
+DEPLOYED = "searched"  # replaces round-robin while traffic runs
+DEPLOY_REQUESTS, DEPLOY_AFTER = 600, 200
 
 
-def single(name: str, latency: dict[str, Any]) -> Scenario:
+class LiveRun(Struct, frozen=True):
+    """A run over HTTP. If `deploy` is set, the searched policy is deployed while it runs."""
+
+    name: str
+    scenario: Scenario
+    dilation: float
+    deploy: bool = False
+
+
+def live_runs(
+    latency: dict[str, Any], own: dict[str, Any], seed: int, deploy: bool = False, quick: bool = False
+) -> list[LiveRun]:
+    runs = [LiveRun(f"single-{name}", single(name, latency, seed), 1.0) for name in SINGLE]
+    for policy in DILATED:
+        runs.append(LiveRun(f"dilated-{policy}", dilated(policy, latency, own, seed), DILATION))
+    if deploy:
+        longer = dilated("round-robin", latency, own, seed, DEPLOY_REQUESTS)
+        runs += [LiveRun("kept-round-robin", longer, DILATION), LiveRun("deployed-searched", longer, DILATION, True)]
+    return [run for run in runs if not quick or run.name in QUICK_LIVE]
+
+
+def single(name: str, latency: dict[str, Any], seed: int) -> Scenario:
     """Return the scenario of one engine in real time."""
     rate, blocks = SINGLE[name]
-    found = document("rag", "medium", latency, "round-robin", LIVE_SEED)
+    found = document("rag", "medium", latency, "round-robin", seed)
     found["cluster"] = found["cluster"] | {"instances": 1, "kv": CLUSTER["kv"] | {"gpu_blocks": blocks}}
     found["workload"] = found["workload"] | {"rate": rate, "requests": SINGLE_REQUESTS}
     return Scenario.load(found | {"signals": LIVE_SIGNALS})
 
 
-def dilated(policy: str, latency: dict[str, Any], own: dict[str, Any]) -> Scenario:
+def dilated(policy: str, latency: dict[str, Any], own: dict[str, Any], seed: int, requests: int = 300) -> Scenario:
     """Return the scenario of several replicas in dilated time. The polling interval is that of the replicas' clocks."""
-    found = document("rag", "medium", latency, own.get(policy, policy), LIVE_SEED)
+    found = document("rag", "medium", latency, own.get(policy, policy), seed)
+    found["workload"] = found["workload"] | {"requests": requests}
     return Scenario.load(found | {"signals": LIVE_SIGNALS})
 
 

@@ -13,9 +13,10 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
-from benchmarks.gpu import cases
+from benchmarks.gpu import cases, live_prediction
 from benchmarks.gpu.cases import MODEL, Case
 from benchmarks.gpu.figures import FIGURES, Row, Run, figures, lead, order, side_by_side
+from benchmarks.gpu.live_prediction import LIVE, deploy_lines, live_lines
 from benchmarks.gpu.plot import plot
 from headway import calibrate, simulate
 from headway.results.statistics import Interval
@@ -24,7 +25,6 @@ PROFILE = "profile.yaml"
 LATENCY = "latency.json"
 PREDICTED = "predicted.csv"
 RECORDS = "measured-*.jsonl.gz"
-LIVE = "live.jsonl.gz"
 SIDES = ("predicted", "measured")
 DIGITS = {"tpot": 3, "hit": 3}
 MEASURED_WITH = "measured with benchmarks/gpu"
@@ -64,12 +64,12 @@ def fit(out: Path) -> dict[str, Any]:
     return latency
 
 
-def predict(out: Path) -> None:
+def predict(out: Path, quick: bool = False) -> None:
     """Write the profile, the plan of the measurement and the predicted figures of its runs, and print their hash.
     `own.json` has the routing policies that were searched, by name; `plan.json` is then complete."""
     latency = fit(out)
     own = json.loads((out / "own.json").read_text()) if (out / "own.json").exists() else {}
-    runs = planned(list(own))
+    runs = planned(list(own), quick)
     (out / "plan.json").write_text(json.dumps({"latency": latency, "own": own, "cases": runs}, indent=1))
     write_predicted(out / PREDICTED, runs, latency | {"profile": str(out / PROFILE)}, own)
     digest = hashlib.sha256((out / PREDICTED).read_bytes()).hexdigest()
@@ -86,7 +86,7 @@ def write_predicted(path: Path, runs: list[list[Any]], latency: dict[str, Any], 
             writer.writerow([*run, *(f"{found[name]:.6f}" for name in FIGURES)])
 
 
-def planned(own: list[str]) -> list[list[Any]]:
+def planned(own: list[str], quick: bool = False) -> list[list[Any]]:
     """Return the runs to measure: seed by seed, each in shuffled order. The policies of the final comparison have all
     seeds, the others the first ones."""
     draw, runs = Random(36), []
@@ -95,6 +95,12 @@ def planned(own: list[str]) -> list[list[Any]]:
         block = [[case.policy, case.workload, case.load, case.seed] for case in cases.cases(names, [seed])]
         draw.shuffle(block)
         runs += block
+    if quick:
+        return [
+            run
+            for run in runs
+            if run[0] in cases.QUICK_POLICIES and tuple(run[1:3]) in cases.QUICK_CELLS and run[3] in cases.QUICK_SEEDS
+        ]
     return runs
 
 
@@ -138,8 +144,8 @@ def table(out: Path) -> None:
         if name == "all" and found.wrong:
             print("  wrong:", "; ".join(found.wrong))
     print("\n".join(["", *lead_lines(predicted, measured)]))
-    if (out / LIVE).exists():
-        print("\n".join(["", *live_lines(out)]))
+    if (out / LIVE).exists() and (out / live_prediction.PREDICTED).exists():
+        print("\n".join(["", *live_lines(out), "", *deploy_lines(out, *read_plan(out)[:2])]))
 
 
 def table_lines(rows: list[Row]) -> list[str]:
@@ -187,31 +193,6 @@ def lead_lines(predicted: dict[Run, dict[str, float]], measured: dict[Run, dict[
                     for runs in (predicted, measured)
                 ]
                 lines.append(f"| {policy} | {other} | {' | '.join((*cell, *values))} |")
-    return lines
-
-
-def live_lines(out: Path) -> list[str]:
-    """Return the runs over HTTP, predicted without and with the mean lag of a step as host time."""
-    latency, own = read_plan(out)[:2]
-    lines = ["| run | figure | measured | predicted | with the lag |", "|---" * 5 + "|"]
-    with gzip.open(out / LIVE, "rt") as file:
-        for record in map(json.loads, file):
-            kind, name = record["run"].split("-", 1)
-            measured = figures(
-                dict(zip(record["columns"], map(list, zip(*record["requests"], strict=True)), strict=True))
-            )
-            steps = sum(each["steps"] for each in record["lags"])
-            lag_us = sum(each["mean_lag_ms"] * each["steps"] for each in record["lags"]) / steps * 1000
-            found = []
-            for more in (0.0, lag_us):
-                slower = latency | {"host": f"{float(latency['host'].removesuffix('us')) + more:.4g}us"}
-                run = cases.single(name, slower) if kind == "single" else cases.dilated(name, slower, own)
-                requests = simulate(run, progress=False).requests
-                found.append(figures({column: requests.column(column) for column in COLUMNS[1:]}))
-            for figure in FIGURES:
-                digits = DIGITS.get(figure, 1)
-                values = [f"{each[figure]:.{digits}f}" for each in (measured, *found)]
-                lines.append(f"| {record['run']}, lag {lag_us:.0f} µs | {figure} | {' | '.join(values)} |")
     return lines
 
 

@@ -13,10 +13,12 @@ from typing import Any
 import torch
 
 from benchmarks.gpu import cases
-from benchmarks.gpu.cases import BLOCKS, MODEL, POSITIONS, REPLICAS, Case
-from benchmarks.gpu.confirm import LIVE, RECORDS, read_plan, records
+from benchmarks.gpu.cases import BLOCKS, MODEL, POSITIONS, REPLICAS, Case, LiveRun
+from benchmarks.gpu.confirm import RECORDS, read_plan, records
 from benchmarks.gpu.cuda import CudaBackend
-from benchmarks.gpu.live import run_live
+from benchmarks.gpu.live import Zeros, measured_clock, run_live, simulated_clock
+from benchmarks.gpu.live_prediction import COLUMNS as LIVE_COLUMNS
+from benchmarks.gpu.live_prediction import LIVE, REHEARSALS, client_figures, overhead, predict_live
 from benchmarks.gpu.model import SHAPES, Weights, generate
 from benchmarks.gpu.scheduler import Limits, Replica, Row, new_job
 from benchmarks.gpu.steps import Maker, composition_of, step_row, time_among_others, time_grid, write_steps
@@ -137,18 +139,19 @@ def run_case(
     return served, steps
 
 
-def calibrate(out: Path) -> None:
+def calibrate(out: Path, quick: bool = False) -> None:
     backend = engine()
     start = perf_counter()
-    rows = time_grid(backend, Maker(VOCABULARY, 0, BLOCKS))
+    rows = time_grid(backend, Maker(VOCABULARY, 0, BLOCKS), 1 if quick else 5)
     say(f"{len(rows)} steps of chosen compositions", start)
-    start = perf_counter()
-    among = time_among_others(backend, VOCABULARY, BLOCKS, REPLICAS)
-    (out / "among.json").write_text(json.dumps(among, indent=1))
-    say(f"a step among others, relative to alone: {among}", start)
+    if not quick:
+        start = perf_counter()
+        among = time_among_others(backend, VOCABULARY, BLOCKS, REPLICAS)
+        (out / "among.json").write_text(json.dumps(among, indent=1))
+        say(f"a step among others, relative to alone: {among}", start)
     run_case(backend, TRAFFIC[0], FIRST_GUESS, {})  # a warm-up, so that no first use of anything is among the steps
     every: list[dict[str, Any]] = []
-    for case in TRAFFIC:
+    for case in TRAFFIC[-2:] if quick else TRAFFIC:
         served, steps = run_case(backend, case, FIRST_GUESS, {}, keep_steps=True)
         say(f"{case.name}: {served['steps']} steps, busy {served['busy_s']:.2f} s, wall {served['wall_s']:.2f} s")
         say(f"  {summary(served)}")
@@ -159,30 +162,39 @@ def calibrate(out: Path) -> None:
         json.dump(every, file)
 
 
-def live(out: Path) -> None:
-    """Run one engine in real time, and replicas in dilated time, both behind the real gateway over HTTP."""
+def live(out: Path, quick: bool = False) -> None:
+    """Measure the time of HTTP without the GPU, predict the runs over HTTP, and run them: one engine in real time, and
+    replicas in dilated time, behind the real gateway."""
     latency, own = read_plan(out)[:2]
+    rehearse(out, latency, own, quick)
+    predict_live(out, latency, own)
     backend = engine()
-
-    def clock(replica: Replica) -> float:
-        start = perf_counter()
-        replica.begin(0)
-        return perf_counter() - start
-
-    runs = [(f"single-{name}", 1.0, cases.single(name, latency)) for name in cases.SINGLE]
-    runs += [(f"dilated-{name}", cases.DILATION, cases.dilated(name, latency, own)) for name in cases.DILATED]
     with gzip.open(out / LIVE, "wt") as file:
-        for name, dilation, scenario in runs:
+        for run in cases.live_runs(latency, own, cases.LIVE_SEED, deploy=True, quick=quick):
             start = perf_counter()
-            with TemporaryDirectory() as folder:
-                result, lags = run_live(scenario, backend, clock, dilation, VOCABULARY, Path(folder, "run"))
-            names = [column for column in COLUMNS if column not in ("id", "preemptions")]
-            rows = list(zip(*(result.requests.column(column) for column in names), strict=True))
-            file.write(json.dumps({"run": name, "columns": names, "requests": rows, "lags": lags}) + "\n")
-            found = result.summary()
-            ttft, e2e = (found["latency"][each]["mean"] for each in ("ttft", "e2e"))
-            hit, done = found["cache"]["token_hit_ratio"], found["requests"]["completed"]
-            say(f"{name}: {done} completed, TTFT {ttft:.2f} ms, E2E {e2e:.1f} ms, hits {hit}, lags {lags}", start)
+            plan = {"routing": own[cases.DEPLOYED], "after": cases.DEPLOY_AFTER} if run.deploy else None
+            result, replicas, deployed = serve(run, backend, measured_clock, plan)
+            rows = list(zip(*(result.requests.column(column) for column in LIVE_COLUMNS), strict=True))
+            summary = result.summary()
+            record = {"run": run.name, "columns": LIVE_COLUMNS, "requests": rows, "replicas": replicas}
+            ends = {name: count for name, count in summary["requests"].items() if count}
+            file.write(json.dumps(record | {"deployed": deployed, "ends": ends}) + "\n")
+            say(f"{run.name}: {ends}, {client_figures(result.requests)}, {replicas}, {deployed}", start)
+
+
+def rehearse(out: Path, latency: dict[str, Any], own: dict[str, Any], quick: bool) -> None:
+    found = {}
+    for run in cases.live_runs(latency, own, cases.REHEARSAL_SEED, quick=quick):
+        start = perf_counter()
+        result, replicas, _ = serve(run, Zeros(), simulated_clock(run.scenario, spin=True))
+        found[run.name] = overhead(client_figures(result.requests), replicas)
+        say(f"rehearsal of {run.name}: {found[run.name]}", start)
+    (out / REHEARSALS).write_text(json.dumps(found, indent=1))
+
+
+def serve(run: LiveRun, backend: Any, clock: Any, deploy: Any = None) -> tuple[Any, list[dict[str, float]], Any]:
+    with TemporaryDirectory() as folder:
+        return run_live(run.scenario, backend, clock, run.dilation, VOCABULARY, Path(folder, "run"), deploy)
 
 
 def measure(out: Path, minutes: float) -> None:

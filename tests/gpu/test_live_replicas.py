@@ -10,21 +10,12 @@ import pytest
 pytest.importorskip("numpy", reason="needs NumPy")
 
 from benchmarks.gpu import cases
-from benchmarks.gpu.live import run_live
-from benchmarks.gpu.scheduler import Replica, Row
-from benchmarks.gpu.steps import composition_of
+from benchmarks.gpu.live import Zeros, run_live, simulated_clock
 from headway import simulate
-from headway.experiment.engines import engines
 from headway.scenario.scenario import Scenario
-from headway.types import PS_PER_SECOND
 
 LATENCY = {"model": "hardware", "profile": "h200", "host": "400us"}
 SLOWER = 20.0
-
-
-class Zeros:
-    def run(self, rows: list[Row]) -> list[int]:
-        return [0] * len(rows)
 
 
 def served_and_simulated(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -33,14 +24,8 @@ def served_and_simulated(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     document["workload"]["requests"] = 80
     document["signals"] = {"poll_interval": "20ms"}
     scenario = Scenario.load(document)
-    latency = engines(scenario.cluster)[0].latency
-
-    def clock(replica: Replica) -> float:
-        step = composition_of(replica.begin(0))
-        context = sum(step.contexts) + len(step.contexts)
-        return latency.run(len(step.contexts), context, step.chunks)[0] / PS_PER_SECOND
-
-    live, _ = run_live(scenario, Zeros(), clock, SLOWER, 1000, folder)
+    clock = simulated_clock(scenario, spin=False)
+    live, _, _ = run_live(scenario, Zeros(), clock, SLOWER, 1000, folder)
     return live.summary(), simulate(scenario, progress=False).summary()
 
 

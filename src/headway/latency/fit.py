@@ -91,6 +91,7 @@ CHANGE: Final = 0.03  # relative change of a constant that shows whether a step 
 VISIBLE: Final = 1e-4  # minimum relative effect of this change on the time of at least one step
 OWN: Final = 1e-3  # minimum part of a constant's effect that the other constants cannot reproduce
 NO_STEP: Final = "no step depends on it"
+NEARBY: Final = "no step depends on it near this value"
 # Every step depends on `layer_us`, `decode_us`, `prefill_us` and `mixed_us` only by three sums. How the sums are shared
 # out changes no predicted time, so this constant counts as known.
 KNOWN: Final = "mixed_us"
@@ -163,7 +164,10 @@ def unidentified(steps: Sequence[Step], gpu: Constants, memory_tb_s: float, tflo
             reasons[name] = f"ended at its {'minimum' if value < (low + high) / 2 else 'maximum'}"
     seen = [name for name in ranges if name not in reasons and name != KNOWN]
     slopes = {name: effects(name, NUDGE) for name in seen}
-    slopes = {name: slope / np.abs(slope).max() for name, slope in slopes.items()}
+    for name in [name for name in seen if not slopes[name].any()]:  # such as the bound of a minimum or maximum
+        reasons[name] = NEARBY
+        seen.remove(name)
+    slopes = {name: slopes[name] / np.abs(slopes[name]).max() for name in seen}
     for name in seen:
         others = [other for other in seen if other != name]
         basis = np.array([slopes[other] for other in others]).T
