@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 import headway
@@ -83,6 +84,16 @@ def test_constants_that_the_steps_do_not_determine_are_listed_as_assumed(tmp_pat
     profile = read_profile(str(tmp_path / "mine.yaml"), H200, "profile")
     assert profile.assumed.pop("host").startswith("that of an engine on another GPU")  # no --host
     assert profile.assumed == assumed and profile.covers == ()
+
+
+def test_a_constant_whose_small_changes_have_no_effect_is_assumed(tmp_path: Path) -> None:
+    """Chunks of 512 tokens fill the GPU with 512 × 32 heads: 1 % less is not felt, 2 % more is."""
+    rows = [row for row in made() if row["new_tokens"] in (0, 512)]
+    shipped = headway.latency("h200", "llama-3.1-8b").profile.constants
+    limits = H200.bandwidth / 1e12, float(H200.flops) / 1e12
+    gpu = replace(shipped, fill_rows=512 * 32 * 0.99)
+    found = unidentified(read_steps(written(tmp_path / "steps.csv", rows * 2), H200), gpu, *limits)
+    assert found["fill_rows"] == "no step depends on it near this value"
 
 
 def test_the_table_names_what_was_not_determined_and_what_was_not_measured() -> None:
