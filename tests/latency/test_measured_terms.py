@@ -181,7 +181,8 @@ def test_an_all_reduce_takes_the_measured_time_at_a_measured_size() -> None:
 def test_an_older_engine_takes_longer_for_large_messages_between_eight_gpus() -> None:
     for gpu in ("h100", "h200"):
         link = interconnect(gpus().entries[gpu], 8)
-        recent, older = (all_reduce(link, 8, engine) for engine in ("vllm-0.18", "vllm-2025"))
+        recent, older, middle = (all_reduce(link, 8, engine) for engine in ("vllm-0.18", "vllm-2025", "vllm-0.14"))
+        assert older == middle
         assert older.time_us(1 << 18) > 1.3 * recent.time_us(1 << 18)
         assert older.time_us(1 << 17) == pytest.approx(recent.time_us(1 << 17), rel=0.04)
         assert all_reduce(link, 4, "vllm-2025") == all_reduce(link, 4)
@@ -195,6 +196,21 @@ def test_the_engine_of_a_scenario_decides_its_all_reduces() -> None:
     # 16 sequences send 256 KiB in each of 160 all-reduces.
     assert step_ms(8, "vllm-2025") - step_ms(8, "vllm-0.18") == pytest.approx(160 * (14.71 - 10.7) / 1000, rel=1e-3)
     assert step_ms(4, "vllm-2025") == step_ms(4, "vllm-0.18")
+
+
+def test_weights_are_read_at_the_share_of_the_bandwidth_that_the_card_reaches() -> None:
+    """Of vllm-0.14, for cards without a profile: of their BF16 weights, not of their KV cache."""
+
+    def reading(gpu: str, engine: str) -> tuple[float, float]:
+        latency = build(
+            {"model": "hardware", "engine": engine}, read_model("llama-3.1-8b", "model"), read_gpu(gpu, "gpu"), 1
+        )
+        return latency.profile.constants.weights_tb_s, latency.profile.constants.kv_tb_s
+
+    for gpu, share in {"h100": 1.04, "a100-80gb": 0.93, "l40s": 0.94, "b200": 0.98, "h200": 1, "mi300x": 1}.items():
+        (weights, kv), (usual, usual_kv) = reading(gpu, "vllm-0.14"), reading(gpu, "vllm-0.19")
+        assert weights == pytest.approx(usual * share)
+        assert kv == usual_kv
 
 
 def test_a_number_of_gpus_that_was_not_measured_takes_the_time_of_the_next_larger() -> None:

@@ -163,6 +163,7 @@ def test_only_engines_of_a_version_that_does_so_schedule_asynchronously_by_defau
     assert not ahead(gpu="rtx-4090")
     assert not ahead(latency={"engine": "vllm-2025"})
     assert ahead(latency={"engine": "vllm-0.19"}) and ahead(latency={"engine": "VLLM_0.19"})
+    assert ahead(latency={"engine": "vllm-0.14"})
     assert not ahead(latency={"engine": "vllm-0.19"}, async_scheduling=False)
     assert ahead(latency={"model": "fixed"}, async_scheduling=True)
 

@@ -34,6 +34,9 @@ class Engine(Struct, frozen=True):
     kv8_tb_s: float = 0.0  # to widen a KV cache of 8 bits
     fp8_many_tb_s: float = 0.0  # to read weights of 8 bits in steps above 16 tokens
     fp8_share: dict[str, float] = {}  # GPU -> speed of its matmuls in 8 bits, relative to that in proportion
+    # GPU -> rate at which it reads weights of 16 bits, relative to that in proportion to its bandwidth. A GPU with a
+    # profile of its own has no entry.
+    read_share: dict[str, float] = {}
     # Weights below 8 bits: at most this rate, and at most that of other experts. 0: as in the profile.
     packed_tb_s: float = 0.0
     packed_tflops: float = 0.0
@@ -53,6 +56,8 @@ class Engine(Struct, frozen=True):
             rates["fp8_many_tb_s"] = self.fp8_many_tb_s * computing
         if card in self.fp8_share:
             rates["fp8_speedup"] = gpu.fp8_speedup * self.fp8_share[card]
+        if card in self.read_share:
+            rates["weights_tb_s"] = gpu.weights_tb_s * self.read_share[card]
         if self.packed_tb_s:
             rates["packed_tb_s"] = min(self.packed_tb_s * computing, gpu.expert_tb_s or gpu.weights_tb_s)
             rates["packed_tflops"] = self.packed_tflops * computing
