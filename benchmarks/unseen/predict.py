@@ -44,6 +44,11 @@ MODELS: dict[str, dict[str, Any]] = {  # shapes that Headway does not know by na
         "layers": 40, "hidden": 5120, "heads": 32, "kv_heads": 8, "head_dim": 128, "intermediate": 14336,
         "vocab": 131072, "params": 12247782400,
     },
+    "llama-4-scout-fp8": {
+        "layers": 48, "hidden": 5120, "heads": 40, "kv_heads": 8, "head_dim": 128, "vocab": 202048, "experts": 16,
+        "experts_per_token": 1, "expert_intermediate": 8192, "shared_intermediate": 8192, "params": 107769000000,
+        "active_params": 17170000000, "dtype_bytes": 1, "attention_dtype_bytes": 2, "kv_dtype_bytes": 2,
+    },
 }  # fmt: skip
 
 
