@@ -38,6 +38,20 @@ def test_a_document_that_may_be_nested_deeply_never_reaches_libyaml(deep: str, m
     assert read == [documents._StrictLoader]
 
 
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("a:\n  b: 1\n   c: 2\n", r"line 3: .* Indent this line like its neighbours"),
+        ("a:\n  b: 1\n c: 2\n", r"line 3: .* Indent this line like its neighbours"),
+        ("a: b: c\n", r"line 1: .* put text with a colon into quotes\.$"),
+        ("a:\n\tb: 1\n", r"line 2: .* Indent with spaces, not with tabs\.$"),
+    ],
+)
+def test_usual_mistakes_of_indentation_have_a_remedy(text: str, remedy: str) -> None:
+    with pytest.raises(HeadwayError, match=remedy):
+        documents.parse_yaml(text, "f")
+
+
 @pytest.mark.parametrize("text", ["a: 1\nb: 2\na: 3\n", "a: {b: 1, b: 2}\n"])
 def test_a_key_that_is_written_twice_is_rejected_by_both(text: str) -> None:
     for loader in (documents._FastLoader, documents._StrictLoader):

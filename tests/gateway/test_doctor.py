@@ -223,6 +223,55 @@ def test_an_error_of_the_file_is_told_and_ends_the_examination(examine):
     assert "backend" in what and report.fails("error") and report.checked == ["file"]
 
 
+def test_all_independent_errors_of_the_file_are_told_at_once(examine):
+    report = examine(
+        {
+            "listen": "127.0.0.1:99999",
+            "probes": 8081,
+            "limits": {"connections": 0, "heads": 1},
+            "backends": {"a": "htp://x", "b": {"url": "http://127.0.0.1:9", "model": ["m"]}, "c": "http://127.0.0.1:9"},
+            "alias": {"best": "m"},
+        }
+    )
+    places = [what.partition(": ")[0] for _, what in found(report)]
+    assert (
+        places
+        == sorted(places)
+        == [
+            *("alias", "backends.a.url", "backends.b.model", "limits.connections", "limits.heads", "listen"),
+            "probes.listen",
+        ]
+    )
+
+
+def test_files_that_every_user_can_change_or_private_keys_that_they_can_read_are_told(examine, engine, tmp_path):
+    (tmp_path / "keys.yaml").write_text(f"one: {{sha256: {'a' * 64}}}\n")
+    (tmp_path / "jwks.json").write_text("-----BEGIN PRIVATE KEY-----")
+    document = {
+        "backends": {"a": engine()},
+        "keys": "keys.yaml",
+        "jwt": {"issuer": "https://127.0.0.1:9", "audience": "a", "jwks": "jwks.json"},
+    }
+    told = []
+    for keys, private in ((0o644, 0o640), (0o646, 0o644)):
+        (tmp_path / "keys.yaml").chmod(keys)
+        (tmp_path / "jwks.json").chmod(private)
+        told.append([what for where, what in found(examine(document), "warning") if where.startswith(str(tmp_path))])
+    read, write = "Every user of this machine can read this private key.", "Every user of this machine can change this"
+    assert told == [[], [f"{write} file.", read]]
+
+
+def test_an_engine_without_tls_is_told(examine, engine):
+    report = examine({"backends": {"a": engine().replace("http:", "https:")}})
+    only(report, "backends.a", "it does not speak TLS, so its URL begins with http", "error")
+
+
+def test_a_fallback_may_be_an_alias(examine, engine):
+    aliases, fallbacks = {"best": "m"}, {"n": ["best"]}
+    report = examine({"backends": {"a": engine()}, "aliases": aliases, "fallbacks": fallbacks})
+    assert found(report) == []
+
+
 @pytest.mark.parametrize("text", ["", "- 1", "a: [", "\x00"])
 def test_a_file_that_is_no_mapping_is_an_error_of_the_file(examine, text):
     assert len(found(examine(text), "error")) == 1

@@ -207,6 +207,7 @@ def test_an_address_in_use_is_reported(headway, tmp_path: Path) -> None:
         result = headway("serve", "g.yaml", cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
     assert "listen: cannot listen on" in result.stderr and "Traceback" not in result.stderr
+    assert "the port is in use by another process. Stop that process, or choose another port." in result.stderr
     *logged, error = result.stderr.splitlines()
     assert error.startswith("headway: ")
     assert all(re.match(r"\d{4}-\S+Z [A-Z]+ headway: ", line) for line in logged), logged

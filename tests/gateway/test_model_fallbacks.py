@@ -198,9 +198,18 @@ def test_a_field_that_occurs_twice_is_refused(live):
         ({"a": {"models": ["b"], "causes": ["rain"]}}, "fallbacks.a.causes"),
         (["a"], "fallbacks: expected a mapping"),
         ({"both": ["c"]}, "fallbacks.both: this model begins a cascade"),
+        ({"large": ["best"]}, "fallbacks.large: 'best' is the same model by an alias"),
+        ({"best": ["n", "large"]}, "fallbacks.best: 'large' is the same model by an alias"),
     ],
 )
 def test_wrong_fallbacks_are_refused(fallbacks, why):
     cascade = {"chains": {"both": ["m", "n"]}}
     with pytest.raises(HeadwayError, match=why):
-        Config.load({"backends": {"a": "http://x:1"}, "fallbacks": fallbacks, "cascade": cascade})
+        Config.load(
+            {
+                "backends": {"a": "http://x:1"},
+                "fallbacks": fallbacks,
+                "cascade": cascade,
+                "aliases": {"best": "large"},
+            }
+        )

@@ -237,7 +237,11 @@ def test_the_gateway_shows_an_engine_its_certificate(live, authority):
         ({"certificate": "server.pem"}, "tls: 'key' is missing"),
         ({"certificate": "none.pem", "key": "server.key"}, r"tls\.certificate: .*none\.pem cannot be read \(No such"),
         ({"certificate": "server.pem", "key": "other.key"}, r"tls\.key: .*other\.key is not the key of"),
-        ({"certificate": "server.pem", "key": "server.pem"}, "cannot be used"),
+        ({"certificate": "server.pem", "key": "server.pem"}, r"tls\.key: .*server\.pem has no private key in PEM"),
+        (
+            {"certificate": "server.key", "key": "server.pem"},
+            r"tls\.certificate: .*server\.key has no certificate in PEM",
+        ),
         ({"certificate": "server.pem", "key": "locked.key"}, "the key must have no password"),
         (
             {"certificate": "server.pem", "key": "server.key", "minimum": 1.1},

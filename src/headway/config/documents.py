@@ -69,7 +69,7 @@ def parse_yaml(text: str, where: str) -> Any:
         return document
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise HeadwayError(f"{where}: {line}this is not YAML ({error.problem}).") from None
+        raise HeadwayError(f"{where}: {line}this is not YAML ({error.problem}).{_remedy(str(error.problem))}") from None
     except yaml.YAMLError as error:
         raise HeadwayError(f"{where}: this is not YAML ({str(error).splitlines()[0]}).") from None
     except HeadwayError as error:
@@ -80,6 +80,15 @@ def parse_yaml(text: str, where: str) -> Any:
     except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
         why = cut(" ".join(str(error).split()))
         raise HeadwayError(f"{where}: this YAML cannot be read ({why}).") from None
+
+
+def _remedy(problem: str) -> str:
+    """Return what to do about the usual mistakes, which PyYAML states in terms of its parser."""
+    if "'\\t'" in problem:
+        return " Indent with spaces, not with tabs."
+    if "<block end>" in problem or "mapping values are not allowed" in problem:
+        return " Indent this line like its neighbours, and put text with a colon into quotes."
+    return ""
 
 
 def check_size(document: Any) -> None:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_origin
 
 import msgspec
 
@@ -31,10 +31,7 @@ def read(kind: type[S], data: object, where: str, only: Collection[str] | None =
         keys = {name: key for name, key in keys.items() if name in only}
     values: dict[str, Any] = {}
     for name, value in data.items():
-        key = keys.get(str(name))
-        if key is None:
-            short = cut(str(name))
-            raise HeadwayError(f"{place_of(short, where)}: there is no such key.{suggest(short, keys)}")
+        key = _find_key(name, keys, where)
         if key.unit is None and key.section is None:
             value = _convert(key, value, where)
         values[key.field] = value
@@ -49,6 +46,57 @@ def read(kind: type[S], data: object, where: str, only: Collection[str] | None =
     section = kind(**values)
     validate = getattr(section, "validate", None)
     return section if validate is None else validate(where)
+
+
+def find_errors(kind: type[msgspec.Struct], data: Any, where: str) -> list[str]:
+    """Return all errors of a section that do not depend on each other. If no key alone has one, return the error of
+    the whole section, if any."""
+    errors: list[str] = []
+    try:
+        expand = getattr(kind, "expand", None)
+        expanded = data if expand is None else expand(data, where)
+        for name, value in expanded.items() if isinstance(expanded, dict) else ():
+            errors += _key_errors(name, value, keys_of(kind), where)
+        if not errors:
+            read(kind, data, where)
+    except HeadwayError as error:
+        errors.append(str(error))
+    return errors
+
+
+def _key_errors(name: Any, value: Any, keys: dict[str, Key], where: str) -> list[str]:
+    """Return the errors of a key. The entries of a mapping with names that the user chooses are read one by one."""
+    try:
+        key = _find_key(name, keys, where)
+    except HeadwayError as error:
+        return [str(error)]
+    if key.section is not None and key.unit is None and value is not None:
+        return find_errors(key.section, value, place_of(key.name, where))
+    form = None if key.unit is None else key.unit.form
+    parts = [value]
+    if isinstance(value, dict) and value and form and any(get_origin(each) is dict for each in form.alternatives):
+        parts = [{entry: value[entry]} for entry in value]
+    return [why for part in parts if (why := _why_not(key, part, where))]
+
+
+def _why_not(key: Key, value: Any, where: str) -> str:
+    """Return why a value cannot be read; "" if it can."""
+    try:
+        if key.unit is None and key.section is None:
+            _convert(key, value, where)
+        else:
+            _read_value(key, value, place_of(key.name, where))
+    except HeadwayError as error:
+        return str(error)
+    return ""
+
+
+def _find_key(name: Any, keys: dict[str, Key], where: str) -> Key:
+    key = keys.get(str(name))
+    if key is None:
+        short = cut(str(name))
+        raise HeadwayError(f"{place_of(short, where)}: there is no such key.{suggest(short, keys)}")
+    return key
 
 
 def place_of(name: str, where: str) -> str:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from headway.config.dated_defaults import CURRENT, SETS, Dated
 from headway.config.documents import beside, parse_yaml, read_text
 from headway.config.keys import INTERNAL, Bytes, Doc, Duration, Form, PositiveDuration, PositiveSeconds, Unit, write
-from headway.config.section import read
+from headway.config.section import find_errors, read
 from headway.config.units import positive_duration_ps
 from headway.config.wording import shown
 from headway.errors import HeadwayError
@@ -216,9 +216,15 @@ class Config(Struct, frozen=True, kw_only=True):
         for number, route in enumerate(self.routes):
             if (route.body_limit or 0) > self.limits.body_bytes:
                 raise HeadwayError(f"routes[{number}].body_limit: is above `body` of `limits`. Raise that limit first.")
-        for name in self.fallbacks:
+        for name, fallback in self.fallbacks.items():
             if name in self.chains:
                 raise HeadwayError(f"fallbacks.{name}: this model begins a cascade, which asks its next model instead.")
+            own = self.aliases.get(name, name)
+            again = [model for model in fallback.models if self.aliases.get(model, model) == own]
+            if again:
+                raise HeadwayError(
+                    f"fallbacks.{name}: {shown(again[0])} is the same model by an alias. Name another one."
+                )
         if len(self.backends) > self.max_backends:
             raise HeadwayError(
                 f"backends: the file lists {len(self.backends)} engines, but `max_backends` is {self.max_backends}. "
@@ -231,21 +237,33 @@ class Config(Struct, frozen=True, kw_only=True):
         if isinstance(source, Mapping):
             return read(cls, dict(source), "")
         path = Path(source).expanduser()
-        text = read_text(path, "a YAML file in UTF-8")
-        data = parse_yaml(text, str(path))
-        if not isinstance(data, dict):
-            raise HeadwayError(NOT_A_MAPPING.format(path=path))
-        try:  # read them before they are used: if one changes meanwhile, `FileSource` sees a difference
-            contents = (text.encode(), *named_contents(data, path))
-        except OSError as error:
-            raise HeadwayError(f"{path}: the files that it names cannot be read ({error.strerror}).") from error
-        for section, key in named_files(data):
-            section[key] = beside(section[key], path)
-        config = replace(read(cls, absolute(data, path.parent), ""), file=path, contents=contents)
+        data, contents = _read_document(path)
+        config = replace(read(cls, data, ""), file=path, contents=contents)
         handover = config.disaggregation
         if handover is None or handover.tls is None:
             return config
         return replace(config, disaggregation=replace(handover, tls=handover.tls.beside(path.parent)))
+
+
+def find_file_errors(path: Path) -> list[str]:
+    """Return all errors of a gateway's file that do not depend on each other."""
+    return find_errors(Config, _read_document(path)[0], "")
+
+
+def _read_document(path: Path) -> tuple[Json, tuple[bytes | None, ...]]:
+    """Return the settings of a gateway's file, with absolute paths, and the bytes of the file and of those that it
+    names."""
+    text = read_text(path, "a YAML file in UTF-8")
+    data = parse_yaml(text, str(path))
+    if not isinstance(data, dict):
+        raise HeadwayError(NOT_A_MAPPING.format(path=path))
+    try:  # read them before they are used: if one changes meanwhile, `FileSource` sees a difference
+        contents = (text.encode(), *named_contents(data, path))
+    except OSError as error:
+        raise HeadwayError(f"{path}: the files that it names cannot be read ({error.strerror}).") from error
+    for section, key in named_files(data):
+        section[key] = beside(section[key], path)
+    return absolute(data, path.parent), contents
 
 
 def named_files(data: Json) -> list[tuple[Json, str]]:

@@ -29,6 +29,7 @@ from headway.gateway.app import App
 from headway.gateway.config import Config
 from headway.gateway.peers import PeerSettings
 from headway.gateway.worker_watch import Counter, Watch, beat, is_stopped
+from headway.http.address import why_not_listening
 from headway.http.event_loop import accept_hangup, hangup_pending, run_loop
 from headway.http.open_files import most_files, raise_limit
 from headway.http.server_log import change_log, log_to_stderr
@@ -116,8 +117,7 @@ def _handle_signals(app: App) -> asyncio.Event:
 
 
 def _not_listening(config: Config, error: OSError) -> HeadwayError:
-    why = error.strerror or error
-    return HeadwayError(f"listen: cannot listen on {config.host}:{config.port}: {why}.")
+    return HeadwayError(f"listen: cannot listen on {config.host}:{config.port}: {why_not_listening(error)}.")
 
 
 class Worker:

@@ -33,7 +33,7 @@ def read_text(value: Any, where: str) -> str:
 
 
 def _read_address(value: Any, where: str) -> tuple[str, int]:
-    return address(read_text(value, where), where)
+    return address(str(value) if isinstance(value, int) else read_text(value, where), where)
 
 
 def _read_file(value: Any, where: str) -> Path:

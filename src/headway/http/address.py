@@ -1,5 +1,6 @@
 """Addresses of HTTP servers."""
 
+import errno
 import socket
 import ssl
 from typing import Any
@@ -31,6 +32,15 @@ class Address:
         host = f"[{self.host}]" if ":" in self.host else self.host
         self.host_line = f"host: {host}:{self.port}".encode()
         self.root = f"{parts.scheme}://{host}:{self.port}{parts.path.rstrip('/')}"
+
+
+def why_not_listening(error: OSError) -> str:
+    """Return why a socket could not listen and, for the usual reasons, what to do."""
+    return {
+        errno.EADDRINUSE: "the port is in use by another process. Stop that process, or choose another port",
+        errno.EADDRNOTAVAIL: "this machine does not have the address. Use 0.0.0.0 for all addresses that it has",
+        errno.EACCES: "this user may not use the port. Choose a port from 1024 on",
+    }.get(error.errno or 0, str(error.strerror or error))
 
 
 def send_at_once(transport: Any) -> None:

@@ -135,12 +135,21 @@ def load_pair(context: ssl.SSLContext, certificate: str, key: str, where: str) -
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise HeadwayError(f"{where}.key: {key} is not the key of {certificate}.") from None
+        _check_kinds(certificate, key, where)
         raise HeadwayError(
             f"{where}: {certificate} and {key} cannot be used ({error.reason or error}). Both must be in PEM, and the "
             "key must have no password."
         ) from None
     except (OSError, ValueError) as error:
         raise HeadwayError(f"{where}: {certificate} and {key} cannot be used ({error}).") from None
+
+
+def _check_kinds(certificate: str, key: str, where: str) -> None:
+    """Raise if the files have something else than a certificate and a private key, for example if they are swapped."""
+    if b"BEGIN CERTIFICATE" not in _check_readable(certificate, where):
+        raise HeadwayError(f"{where}.certificate: {certificate} has no certificate in PEM. Name the certificate here.")
+    if b"PRIVATE KEY" not in _check_readable(key, where):
+        raise HeadwayError(f"{where}.key: {key} has no private key in PEM. Name the key of {certificate} here.")
 
 
 def load_authorities(context: ssl.SSLContext, file: str, where: str) -> None:
@@ -165,4 +174,5 @@ def _check_readable(file: str, where: str) -> bytes:
     try:
         return Path(file).read_bytes()
     except OSError as error:
-        raise HeadwayError(f"{where}: {file} cannot be read ({error.strerror}).") from error
+        remedy = "Correct the path, which starts at the folder of the file that names it, or the rights of the file."
+        raise HeadwayError(f"{where}: {file} cannot be read ({error.strerror}). {remedy}") from error

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import ssl
 import time
 from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
+from headway.config.wording import one_line
 from headway.gateway.doctor.problems import Report
 from headway.gateway.signals.reading import LOAD, Reading
 from headway.gateway.signals.scrape import parse
@@ -28,6 +30,11 @@ TIMEOUT_S: Final = 5.0
 SKEW_S: Final = 5.0  # difference of clocks that is a warning; the header Date has whole seconds
 MODELS: Final = "/v1/models"
 AT_ONCE: Final = 64  # number of engines that are asked at the same time
+NO_TLS: Final = (
+    "WRONG_VERSION_NUMBER",
+    "HTTP_REQUEST",
+    "UNKNOWN_PROTOCOL",
+)  # OpenSSL's errors about answers without TLS
 PAGE_BYTES: Final = 4 * 1024 * 1024
 CACHING_OFF: Final = re.compile(r'^\S*cache_config_info\{[^}]*enable_prefix_caching="(?:False|false|0)"', re.MULTILINE)
 SERVER_INFO: Final = ("/server_info", "/get_server_info")  # of SGLang, newer and older
@@ -103,7 +110,14 @@ async def get(client: HttpClient, url: str, key: str | bytes | None = None, addr
 
 def _reason(error: NoAnswer) -> str:
     """Return why there is no answer, without the address, which the reader knows."""
-    code = getattr(getattr(error.error, "os_error", None), "errno", None)
+    cause = getattr(error.error, "os_error", None)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"its certificate is refused: {cause.verify_message}"
+    if isinstance(cause, ssl.SSLError):
+        return (
+            "it does not speak TLS, so its URL begins with http" if cause.reason in NO_TLS else one_line(cause.reason)
+        )
+    code = getattr(cause, "errno", None)
     return error.why if not code or code < 0 else os.strerror(code).lower()
 
 

@@ -12,9 +12,9 @@ from typing import Final
 
 from msgspec.structs import astuple, replace
 
-from headway.config.documents import parse_yaml, read_text
+from headway.config.documents import beside, parse_yaml, read_text
 from headway.errors import HeadwayError
-from headway.gateway.config import Config
+from headway.gateway.config import Config, find_file_errors, named_files
 from headway.gateway.doctor.engine_checks import (
     SKEW_S,
     TIMEOUT_S,
@@ -25,7 +25,7 @@ from headway.gateway.doctor.engine_checks import (
     check_models,
     get,
 )
-from headway.gateway.doctor.file_checks import check_file, stand_in_keys
+from headway.gateway.doctor.file_checks import check_file, check_rights, stand_in_keys
 from headway.gateway.doctor.policy_checks import check_signals, seeks_prefixes
 from headway.gateway.doctor.problems import Report
 from headway.gateway.doctor.provider_checks import check_provider
@@ -55,14 +55,22 @@ def examine(target: str, key: str | None = None) -> Report:
 
 async def _examine_file(path: Path, text: str, key: str | None) -> Report:
     report = Report(str(path), ["file"])
+    errors: list[str] = []
     try:
-        with stand_in_keys(parse_yaml(text, str(path)), report):
-            config = Config.load(path)
+        document = parse_yaml(text, str(path))
+        with stand_in_keys(document, report):
+            try:
+                config = Config.load(path)
+            except HeadwayError:
+                errors = find_file_errors(path)
+                raise
         policies = read_policies(config.policies, config.defaults)
     except HeadwayError as error:
-        report.error(str(path), str(error), "Correct the file. The gateway does not start with it.")
+        for why in errors or [str(error)]:
+            report.error(str(path), why, "Correct the file. The gateway does not start with it.")
         return report
     check_file(config, report)
+    check_rights([Path(beside(section[key], path)) for section, key in named_files(document)], report)
     answers = await ask_engines(list(config.backends.values()), config.health.path)
     if answers:
         report.checked.append(f"engines: {', '.join(config.backends)}")
@@ -88,7 +96,8 @@ def _named_models(config: Config) -> dict[str, str]:
     """Return the models of aliases and fallbacks by their place in the file."""
     named = {f"aliases.{alias}": model for alias, model in config.aliases.items()}
     for name, fallback in config.fallbacks.items():
-        named |= {f"fallbacks.{name}[{number}]": model for number, model in enumerate(fallback.models)}
+        models = [config.aliases.get(model, model) for model in fallback.models]
+        named |= {f"fallbacks.{name}[{number}]": model for number, model in enumerate(models)}
     return named
 
 

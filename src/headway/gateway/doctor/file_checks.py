@@ -5,7 +5,8 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 STAND_IN: Final = "not set; the doctor reads the file without it"
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # of an environment variable
+PRIVATE: Final = b"PRIVATE KEY-----"
 CERTIFICATES: Final = ("certificate", "client_ca", "ca", "cert")  # keys of sections whose values are PEM files
 
 
@@ -108,6 +110,19 @@ def check_tokenizer(config: Config, report: Report) -> None:
     if (publishers or config.events.bind is not None) and tokens.path is None and not tokens.models:
         remedy = "Set `tokens: {path: FOLDER}` to the folder of the model's tokenizer, or remove `events`."
         report.error("tokens.path", "KV events name tokens, but the gateway has no tokenizer.", remedy)
+
+
+def check_rights(files: Iterable[Path], report: Report) -> None:
+    """Report files that every user of this machine can change, and private keys that every user can read."""
+    for file in files:
+        try:
+            mode, private = file.stat().st_mode, PRIVATE in file.read_bytes()
+        except OSError:  # the section that names it reports this
+            continue
+        if mode & stat.S_IWOTH:
+            report.warn(str(file), "Every user of this machine can change this file.", f"Run chmod o-w {file}.")
+        if private and mode & stat.S_IROTH:
+            report.warn(str(file), "Every user of this machine can read this private key.", f"Run chmod o= {file}.")
 
 
 # --- certificates ----------------------------------------------------------------------------------------------------

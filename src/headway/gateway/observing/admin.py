@@ -32,6 +32,7 @@ from headway.gateway.observing.openapi import (
     query_parameter,
 )
 from headway.gateway.observing.policy_api import Handler, PolicyApi, Wrong, read_json
+from headway.http.address import why_not_listening
 from headway.http.replies import RETRY_AFTER_S, TRY_LATER, error_body
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class Admin:
         try:
             await site.start()
         except OSError as error:
-            raise HeadwayError(f"admin.listen: cannot listen on {host}:{port}: {error.strerror or error}.") from None
+            raise HeadwayError(f"admin.listen: cannot listen on {host}:{port}: {why_not_listening(error)}.") from None
         self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:

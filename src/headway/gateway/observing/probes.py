@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from headway.errors import HeadwayError
 from headway.gateway.settings import Listen
+from headway.http.address import why_not_listening
 from headway.http.client_limits import Limits
 from headway.http.replies import error_body
 from headway.http.wire import ClientConnection
@@ -39,7 +40,7 @@ class ProbeSettings(Struct, frozen=True):
 
     @classmethod
     def expand(cls, data: Any, where: str) -> Any:
-        return {"listen": data} if isinstance(data, str) else data
+        return data if isinstance(data, dict) else {"listen": data}
 
 
 class Probes:
@@ -67,8 +68,7 @@ class Probes:
                 partial(ClientConnection, self), host, port, reuse_port=True if self.shared else None
             )
         except OSError as error:
-            where = f"{host}:{port}"
-            raise HeadwayError(f"probes.listen: cannot listen on {where}: {error.strerror or error}.") from None
+            raise HeadwayError(f"probes.listen: cannot listen on {host}:{port}: {why_not_listening(error)}.") from None
         self.port = self._server.sockets[0].getsockname()[1]
         self.clock.call_later(SWEEP_S, self._sweep)
 
