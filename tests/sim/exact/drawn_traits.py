@@ -203,9 +203,9 @@ OWN_SHARES: Mapping[str, dict[str, float]] = {
 }
 
 
-def demand(family: str, seen: Counter[str], few: bool = False) -> None:
+def demand(family: str, seen: Counter[str]) -> None:
     """Raise unless the scenarios of a family have put the promise to the test: each trait has shown in its share of
-    them, or, where they are few, at all. `seen` counts the scenarios that showed each trait."""
-    wanted = {name: 1 if few else share * seen["scenarios"] for name, share in shares(family).items()}
+    them. `seen` counts the scenarios that showed each trait."""
+    wanted = {name: share * seen["scenarios"] for name, share in shares(family).items()}
     rare = {name: seen[name] for name, count in wanted.items() if seen[name] < count}
     assert not rare, f"{family}: seen too rarely in {seen['scenarios']} scenarios: {rare}"

@@ -22,7 +22,7 @@ from speculation_draws import draw_speculation, speculating, speculation_traits
 
 Json = dict[str, Any]
 Draw = Callable[[int, Path], Json | None]
-QUICK, FULL, PARTS, WATCHED = 15, 400, 4, 3
+QUICK, FULL, PARTS, WATCHED = 12, 404, 4, 3
 FAMILIES = (*BASES, "reporting")
 UNITED = tuple(name for name in FAMILIES if name != "split")  # families whose engines may have ranks
 

@@ -13,7 +13,7 @@ from drawn_scenarios import BASES, scattered
 from exact_runs import check
 from speculation_draws import speculating, speculation_traits
 
-QUICK, FULL, PARTS = 45, 480, 6
+QUICK, FULL, PARTS = 18, 510, 6
 WATCHED = 3  # of so many scenarios, `make test` watches one after each event
 SHOWN = (
     *("drafts", "accepted", "all accepted", "by class", "by position", "draft model", "preemption", "polled signals"),
