@@ -10,7 +10,10 @@ pytest.importorskip("tokenizers", reason="the extras `gateway` and `tokens` are 
 
 from test_prompt_tokens import exact, folder  # noqa: F401  (fixtures)
 
+from headway.config.section import read as read_section
 from headway.gateway.apis.api import APIS
+from headway.gateway.chat_template import ChatTemplate
+from headway.gateway.prompt_tokens import Tokens, TokenSettings
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Bern"}'}}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -140,3 +143,63 @@ def test_a_longer_conversation_begins_with_the_shorter_one_by_bytes_too(path):
     document, field = (MESSAGES, "messages") if path == b"/v1/messages" else (RESPONSES, "input")
     shorter = read(path, {**document, field: document[field][:-1]}).text
     assert bytes(read(path, document).text).startswith(bytes(shorter))
+
+
+# --- templates that accept no other system message than the first one -------------------------------------------------
+
+STRICT = """\
+{% for message in messages %}{% if message.role == 'system' and not loop.first %}{{ raise_exception('no') }}{% endif %}
+<|{{ message.role }}|>{{ message.content }}{% endfor %}"""
+
+
+def system(text, role="system"):
+    return {"role": role, "content": text}
+
+
+USER, LATE = system("how is the weather " * 20, "user"), [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "expected"),
+    [
+        (b"/v1/messages", {"system": "a" * 300, "messages": [USER, system(LATE), USER]}, "a" * 300 + "xy"),
+        (b"/v1/messages", {"messages": [USER, system("b" * 300), system(LATE)]}, "b" * 300 + "xy"),
+        (b"/v1/chat/completions", {"messages": [USER, system(LATE, "developer")]}, "x\ny"),
+        (
+            b"/v1/chat/completions",
+            {"messages": [system("a" * 300), system("", "developer"), USER, system("c", "developer")]},
+            "a" * 300 + "\n\nc",
+        ),
+        (
+            b"/v1/responses",
+            {"instructions": "a" * 300, "input": [system("b", "developer"), USER]},
+            "a" * 300 + "\n\nb",
+        ),
+    ],
+)
+def test_system_messages_are_merged_as_vllm_merges_them(folder, path, fields, expected):  # noqa: F811
+    (folder / "strict.jinja").write_text(STRICT)
+    settings = read_section(TokenSettings, {"path": str(folder), "chat_template": "strict.jinja"}, "tokens")
+    strict = Tokens(settings).of("m")
+    users = [message for message in fields.get("messages") or fields["input"] if message["role"] == "user"]
+    merged = {"model": "m", "messages": [system(expected), *users]}
+    assert strict.path(read(path, {"model": "m", **fields})) == strict.path(read(b"/v1/chat/completions", merged))
+    assert strict.unread == 0
+
+
+def test_a_template_that_accepts_them_gets_later_system_messages_and_its_own_roles():
+    source = "{% for message in messages %}[{{ message.role }}]{{ message.content }}{% endfor %}"
+    late, own = [USER, system("x")], [system("a"), system("d", "developer")]
+    assert not ChatTemplate(source, {}, "t").system_first
+    assert ChatTemplate(source, {}, "t").render(late) == f"[user]{USER['content']}[system]x"
+    assert ChatTemplate(source + "{# 'developer' #}", {}, "t").render(own) == "[system]a[developer]d"
+    assert ChatTemplate(source, {}, "t").render(own) == "[system]a\n\nd"
+
+
+def test_a_chat_with_a_system_message_that_the_template_refuses_is_hashed_by_its_bytes(folder):  # noqa: F811
+    """vLLM refuses such a chat."""
+    (folder / "strict.jinja").write_text(STRICT)
+    settings = read_section(TokenSettings, {"path": str(folder), "chat_template": "strict.jinja"}, "tokens")
+    strict = Tokens(settings).of("m")
+    strict.path(read(b"/v1/chat/completions", {"model": "m", "messages": [USER, system("x")]}))
+    assert strict.unread == 1

@@ -11,6 +11,7 @@ from typing import Any, Final
 from headway.config.documents import read_text
 from headway.config.wording import one_line
 from headway.errors import HeadwayError, missing_extra
+from headway.types import Json
 
 SPECIAL: Final = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 BILLING: Final = "x-anthropic-billing-header"
@@ -27,6 +28,11 @@ class ChatTemplate:
         except Exception as error:  # compiling a template can raise any exception
             raise HeadwayError(f"{where}: invalid chat template ({one_line(error)}).") from None
         self._special = dict(special)
+        sources = [source, tools] if tools else [source]
+        # Whether the template refuses system messages after the first message.
+        self.system_first = any(map(_refuses_late_system, sources))
+        # Whether it knows the role developer, without and with tools.
+        self._knows_developer = ["'developer'" in text or '"developer"' in text for text in (source, sources[-1])]
 
     @classmethod
     def find(cls, folder: Path, file_name: str | None = None) -> ChatTemplate | None:
@@ -55,10 +61,41 @@ class ChatTemplate:
         """Return the rendered text. If the template rejects the messages, its exception propagates."""
         template = self._tools if tools else self._plain
         values = {**self._special, **(more or {})}
-        values.update(messages=[_message(message) for message in messages], documents=None)
+        prepared = [_message(message) for message in messages]
+        if not self._knows_developer[bool(tools)] and any(each.get("role") == "developer" for each in prepared):
+            prepared = merge_system(prepared, "\n\n", ("system", "developer"))
+        values.update(messages=prepared, documents=None)
         values["tools"] = [_tool(tool) for tool in tools] if tools else None
         values.setdefault("add_generation_prompt", add_generation_prompt)
         return str(template.render(values))
+
+
+def merge_system(messages: list[Json], between: str, roles: Sequence[str] = ("system",)) -> list[Json]:
+    """Return the messages with those of these roles merged into one system message at the beginning, as engines do for
+    templates that accept no others."""
+    leading = [message for message in messages if message.get("role") in roles]
+    if not leading or (len(leading) == 1 and messages[0] is leading[0]):
+        return [{**message, "role": "system"} if message in leading else message for message in messages]
+    texts = [message["content"] for message in leading if message["content"]]
+    others = [message for message in messages if message.get("role") not in roles]
+    return [{"role": "system", "content": between.join(texts)}, *others]
+
+
+def _refuses_late_system(source: str) -> bool:
+    """Try a conversation with a system message after the first message. vLLM tries the same, without the functions that
+    `_environment` adds: a template that calls one of them counts as one that refuses."""
+    import jinja2.ext
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
+    )
+    messages = [{"role": role, "content": "t"} for role in ("system", "user") * 2]
+    try:
+        environment.from_string(source).render(messages=messages, add_generation_prompt=False)
+    except Exception:  # rendering a template can raise any exception
+        return True
+    return False
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from headway.config.keys import Doc, Unit
 from headway.config.section import read
 from headway.config.wording import one_line
 from headway.errors import HeadwayError, missing_extra
-from headway.gateway.chat_template import ChatTemplate, plain
+from headway.gateway.chat_template import ChatTemplate, merge_system, plain
 from headway.gateway.request_body import BlockKeys, Body, Digest
 from headway.hashing import stable
 from headway.types import Path
@@ -195,6 +195,8 @@ class TokenHasher(Hasher):
         messages, tools, more = body.chat()
         if self.template is None:
             return "\n".join(plain(message.get("content")) for message in messages)
+        if body.merges_system and self.template.system_first:
+            messages = merge_system(messages, "")
         return self.template.render(messages, tools, more, _flag(body.add_generation_prompt, True))
 
     def _keys(self, model: str, ids: Ids, breathe: bool) -> Path:

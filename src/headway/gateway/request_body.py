@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from itertools import pairwise
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, ClassVar, Final, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -57,6 +57,8 @@ class Body(Struct):
     bootstrap_room: Raw = Raw()
     headway_kv: Raw = Raw()
     vllm_xargs: Raw = Raw()
+    # Whether engines merge later system messages into the first one if the chat template refuses them.
+    merges_system: ClassVar[bool] = False
 
     @property
     def hint(self) -> str | None:

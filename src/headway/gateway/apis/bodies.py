@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 from msgspec import Raw, Struct
@@ -71,6 +71,7 @@ class MessagesBody(Body):
     metadata: Raw = Raw()
     thinking: Raw = Raw()
     output_config: Raw = Raw()
+    merges_system: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self.input = self.prompt = Raw()
