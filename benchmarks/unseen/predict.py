@@ -171,6 +171,11 @@ def replay(row: dict[str, str], engine: str) -> list[dict[str, Any]]:
     return found
 
 
+def read_rows(file: Path) -> list[dict[str, str]]:
+    with file.open(encoding="utf-8") as text:
+        return list(csv.DictReader(text))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
@@ -179,12 +184,11 @@ def main() -> None:
     options = parser.parse_args()
     writer = csv.DictWriter(sys.stdout, ["run", "stage", "latency", "mean", *POINTS], lineterminator="\n")
     writer.writeheader()
-    with options.file.open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            simulate = burst if "requests" in row else replay
-            if options.only in row["run"]:
-                writer.writerows(simulate(row, options.engine))
-                sys.stdout.flush()
+    for row in read_rows(options.file):
+        simulate = burst if "requests" in row else replay
+        if options.only in row["run"]:
+            writer.writerows(simulate(row, options.engine))
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":
