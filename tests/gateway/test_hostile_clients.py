@@ -68,6 +68,7 @@ SHAPES = {
     "a chunk longer than it says": POST + CHUNKED + b"\r\n3\r\nabcdef\r\n0\r\n\r\n",
     "another protocol": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 200,
     "HTTP/2 by force": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "a tunnel": b"CONNECT x:80 HTTP/1.1\r\nhost: x\r\n\r\n",
     "spaces in the target": b"POST /v1/chat/completions /x HTTP/1.1\r\nhost: x\r\n" + SIZE + b"\r\n" + DATA,
 }
 

@@ -156,6 +156,8 @@ class RequestReader:
         self.head_fields, self.fields, self.named = fields, [], dict(fields)
         named = self.named
         self.version = self.parser.get_http_version()
+        if self.parser.get_method() == b"CONNECT":
+            raise Refused(400, NO_UPGRADE)
         check_head(self.version, fields, named)
         length = named.get(b"content-length", b"")
         if length.isdigit() and int(length) > limits.body_bytes:

@@ -100,10 +100,11 @@ def read_routes(data: Any, where: str = "routes") -> tuple[RouteSpec, ...]:
 
 def find_routes(routes: Sequence[RouteSpec], path: bytes) -> list[RouteSpec]:
     """Return the routes with this path, whatever their methods. A path that an engine could read as another one has no
-    routes: with two dots, or another spelling of a path of the gateway itself."""
-    if b".." in path or b"%2e" in path.lower():
+    routes: with two dots, with a fragment, or another spelling of a path of the gateway itself."""
+    if b".." in path or b"%2e" in path.lower() or b"#" in path:
         return []
-    if (b"%" in path or b"//" in path) and SLASHES.sub(b"/", unquote_to_bytes(path)).rstrip(b"/") in TAKEN:
+    plain = SLASHES.sub(b"/", unquote_to_bytes(path.partition(b";")[0])).rstrip(b"/")
+    if plain != path and plain in TAKEN:
         return []
     return [route for route in routes if route.matches(path)]
 
