@@ -31,9 +31,16 @@ class ToldIndex(PrefixIndex):
         pass
 
 
+class LinearSteps:
+    """Estimates a step at 1 ms a prefill token and 100 ms a decode."""
+
+    def step_seconds(self, view: InstanceView, prefill_tokens: int, decodes: int, context: int) -> float:
+        return prefill_tokens / 1000 + decodes / 10
+
+
 class ToldContext(Context):
     def __init__(self, instances: list[InstanceView], hits: list[int] | None = None, seed: int = 1) -> None:
-        super().__init__(instances, lambda name: Random(f"{seed}/{name}"), None, 16)  # type: ignore[arg-type]
+        super().__init__(instances, lambda name: Random(f"{seed}/{name}"), LinearSteps(), 16)
         self.told = ToldIndex(hits if hits is not None else [0] * len(instances))
 
     def prefix_index(self, block_tokens: int, capacity: int, accesses: bool = False) -> PrefixIndex:

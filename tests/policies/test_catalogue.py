@@ -23,7 +23,7 @@ NAMES = [
     *("round-robin", "random", "least-loaded", "always-busiest", "prefix-affinity", "least-kv", "power-of-two"),
     *("lmetric", "load-only", "sticky", "unified", "lmetric-plus-one", "least-prefill-work"),
     *("prefix-aware", "session-affinity", "cost-escalation", "prefix-overlap", "least-outstanding"),
-    *("weighted", "kv-aware", "kv-aware-spill"),
+    *("weighted", "kv-aware", "kv-aware-spill", "least-delay"),
     *("pair", "least-loaded-pair", "prefix-pair"),
     *("weighted-affinity-routing", "prefill-cost-routing"),
 ]

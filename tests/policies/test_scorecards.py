@@ -19,6 +19,7 @@ from headway.views.instance import InstanceView
 Json = dict[str, Any]
 CARDS = ("weighted", "kv-aware", "lmetric", "lmetric-plus-one", "prefix-aware", "prefix-overlap", "cost-escalation")
 CARDS += ("prefill-cost-routing", "weighted-affinity-routing", "kv-aware-spill", "unified", "least-prefill-work")
+CARDS += ("least-delay",)
 SINGLE = [name for name in CARDS if name not in ("weighted", "kv-aware-spill")]  # their cards have one score
 PROFILE = {
     "name": "weighted",

@@ -11,6 +11,7 @@ from headway.policies import (  # noqa: F401
     flow,
     kv_aware,
     kv_aware_spill,
+    least_delay,
     priority,
     routesim,
     scaling,

@@ -28,15 +28,24 @@ class Context:
         "_output",
         "_sublinear",
         "_turn",
+        "outer",
         "prefix",
         "prefix_tokens",
     )
 
     def __init__(
-        self, prefix: int, prefix_tokens: int, growth: str = "linear", limit: int | None = None, added: bool = False
+        self,
+        prefix: int,
+        prefix_tokens: int,
+        growth: str = "linear",
+        limit: int | None = None,
+        added: bool = False,
+        outer: tuple[int, int] | None = None,
     ) -> None:
-        """`added` says whether the prefix comes in addition to the new tokens of the first turn."""
+        """`added` says whether the prefix comes in addition to the new tokens of the first turn. `outer` is the key and
+        the length of the outer prefix with which the prefix begins."""
         self.prefix = prefix
+        self.outer = outer
         self._added = added
         self.prefix_tokens = prefix_tokens  # 0 if the session has no group
         self._sublinear = growth == "sublinear"
@@ -84,6 +93,8 @@ class Context:
             self._keys, self._ends = (self.prefix,), (tokens,)
         else:
             self._keys, self._ends = (self.prefix, key), (shared, tokens)
+        if self.outer is not None:
+            self._keys, self._ends = nested(self.outer, self._keys, self._ends)
         return Path(self._keys, self._ends)
 
     def _continue(self, new_tokens: int, key: int) -> Path:
@@ -97,3 +108,11 @@ class Context:
             self._keys += (key,)
             self._ends += (end + new_tokens,)
         return Path(self._keys, self._ends)
+
+
+def nested(
+    outer: tuple[int, int], keys: tuple[int, ...], ends: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the keys and ends of a prompt whose prefix begins with an outer prefix, given as (key, tokens)."""
+    key, tokens = outer
+    return ((key, *keys), (tokens, *ends)) if tokens < ends[-1] else ((key,), ends[-1:])

@@ -19,6 +19,7 @@ from headway.errors import HeadwayError
 from headway.streams import derive, stream
 from headway.types import PS_PER_US, Path, Request
 from headway.workload import arrivals, behaviour, durations, profiles, shapes
+from headway.workload.contexts import nested
 from headway.workload.kinds import TOKENS, Completion
 from headway.workload.plans import Mark, Planner, Recipe, Script, Turns
 from headway.workload.prefixes import Beginnings
@@ -98,6 +99,7 @@ class Author:
         if habits.beginnings is not None:
             self._beginning = habits.beginnings.sampler(seed, tenant.correlations.prefix)
         self._prefix_added = tenant.prefix is not None and tenant.prefix.added
+        self._outer: dict[int, tuple[int, int]] = {} if habits.beginnings is None else habits.beginnings.outer
 
     def session(self, mark: Mark) -> Script:
         model, planners, kind = self._models[self._model()]
@@ -107,7 +109,8 @@ class Author:
         self._next += len(steps) * self._stride
         prefix = (0, 0) if mark.unique else beginning
         adapter = self._adapters[self._adapter()]
-        return Script(planner.kind, model, steps, prefix, first, self._stride, adapter, self._prefix_added)
+        outer = self._outer.get(prefix[0])
+        return Script(planner.kind, model, steps, prefix, first, self._stride, adapter, self._prefix_added, outer)
 
 
 Chooser = Callable[[int], Callable[[], int]]  # maps a seed to a function that draws an index
@@ -216,10 +219,11 @@ def requests_alone(tenant: Tenant, seed: int, model: str, requests: int | None, 
     prompts, outputs, declared = lengths("prompt_tokens"), lengths("output_tokens"), lengths("max_tokens")
     assert prompts is not None and outputs is not None
     beginning: Callable[[], tuple[int, int]] = lambda: (0, 0)  # noqa: E731
-    added = False
+    added, outers = False, None
     if tenant.prefix is not None:
-        beginning = Beginnings(tenant.prefix, own, tenant.base, seed, places["prefix"]).sampler(own)
-        added = tenant.prefix.added
+        beginnings = Beginnings(tenant.prefix, own, tenant.base, seed, places["prefix"])
+        beginning, added = beginnings.sampler(own), tenant.prefix.added
+        outers = None if tenant.prefix.within is None else beginnings.outer
     prompt_kind, output_kind, key, limit = hashing.PROMPT, hashing.OUTPUT, hashing.key, None
     for row, microseconds in enumerate(islice(times(tenant, own), requests)):
         arrival_ps, number = microseconds * PS_PER_US, tenant.base + row
@@ -236,6 +240,8 @@ def requests_alone(tenant: Tenant, seed: int, model: str, requests: int | None, 
             path = Path((group,), (prompt,))
         else:
             path = Path((group, key(prompt_kind, number)), (shared, prompt))
+        if outers is not None and shared:
+            path = Path(*nested(outers[group], path.keys, path.ends))
         if declared is not None:
             limit = declared()
             output = min(output, limit)

@@ -221,6 +221,7 @@ class Script(Struct, frozen=True, gc=False):
     stride: int = 1
     adapter: str | None = None
     prefix_added: bool = False  # whether the prefix comes in addition to the drawn tokens
+    outer: tuple[int, int] | None = None  # (key, length) of the outer prefix with which the prefix begins
 
 
 class Turns(Sequence[Turn]):
@@ -245,9 +246,9 @@ class Turns(Sequence[Turn]):
         if context is None:
             kind, added = script.kind, script.prefix_added
             if isinstance(kind, kinds.Completion):
-                context = Context(*script.prefix, added=added)
+                context = Context(*script.prefix, added=added, outer=script.outer)
             else:
-                context = Context(*script.prefix, kind.growth, kinds.limit_of(kind), added)
+                context = Context(*script.prefix, kind.growth, kinds.limit_of(kind), added, script.outer)
             self._contexts[step.branch] = context
         number = script.first + index * script.stride
         output_key = hashing.key(hashing.OUTPUT, number)

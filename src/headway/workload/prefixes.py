@@ -3,6 +3,7 @@
 The first `tokens` tokens of a prompt are the group's prefix. By default they are part of `prompt_tokens`; with `added`,
 they come in addition to `prompt_tokens`. If `tokens` is a distribution, the length of each group's prefix is drawn
 once. `groups` is a number of groups or a list of named groups; all tenants that list a name share the same prefix.
+`within` nests the prefixes: each group belongs to an outer group, and its prefix begins with that of the outer group.
 """
 
 from __future__ import annotations
@@ -47,6 +48,15 @@ class Popularity(Struct, frozen=True):
     s: Annotated[float | None, Doc("exponent of zipf, 0 to 20", default="1")] = None
 
 
+class Outer(Struct, frozen=True):
+    """The `within` key: outer groups, whose prefixes begin those of the groups."""
+
+    groups: Annotated[
+        int, Meta(ge=1, le=MAX_GROUPS), "number of outer groups; group k belongs to outer group k modulo it"
+    ]
+    tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS), "length of the prefix of each outer group"]
+
+
 class Prefix(Struct, frozen=True):
     """The `prefix` key."""
 
@@ -59,6 +69,9 @@ class Prefix(Struct, frozen=True):
         Any, Form.of(Literal[POPULARITIES], Popularity, list[float]), "how sessions choose their group; or weights"
     ] = "uniform"
     added: Annotated[bool, "whether the prefix comes in addition to `prompt_tokens`"] = False
+    within: Annotated[
+        Outer | None, "outer groups: the first tokens of a group's prefix are those of its outer group"
+    ] = None
 
 
 def parse(spec: object, where: str) -> Prefix:
@@ -75,7 +88,16 @@ def parse(spec: object, where: str) -> Prefix:
             raise HeadwayError(f"{where}: 'tokens' is missing.")
     _check_tokens(prefix.tokens, f"{where}.tokens")
     check_probability(prefix.share, f"{where}.share")
+    if prefix.within is not None:
+        _check_within(prefix.within, prefix, f"{where}.within")
     return msgspec.structs.replace(prefix, popularity=_popularity(prefix, f"{where}.popularity"))
+
+
+def _check_within(outer: Outer, prefix: Prefix, where: str) -> None:
+    if isinstance(prefix.groups, list) or not isinstance(prefix.tokens, int):
+        raise HeadwayError(f"{where}: needs a number of groups and a fixed length. Set both as whole numbers.")
+    if outer.tokens >= prefix.tokens:
+        raise HeadwayError(f"{where}.tokens: must be less than {prefix.tokens}, the length of the whole prefix.")
 
 
 def explicit(prefix: Prefix) -> Json:
@@ -154,6 +176,7 @@ class Beginnings:
             self._tokens = shapes.maker(prefix.tokens, f"{where}.tokens")
         self._members = _members(prefix)
         self._lengths: dict[int, tuple[int, int]] = {}  # index of a drawn group -> (key, length) of its prefix
+        self.outer: dict[int, tuple[int, int]] = {}  # key of a drawn group -> (key, length) of its outer group's prefix
 
     def sampler(self, seed: int, correlation: float = 0.0) -> Callable[[], tuple[int, int]]:
         """Return a function that draws the prefix of each session as (key, tokens). (0, 0) means no prefix.
@@ -183,6 +206,10 @@ class Beginnings:
             assert self._tokens is not None
             tokens = self._tokens(stream(seed, f"workload.prefix.tokens.{name}"))()
         measured = self._lengths[member] = (hashing.key(hashing.GROUP, number), tokens)
+        within = self._prefix.within
+        if within is not None:
+            outer = hashing.stable("outer prefix group", self._base + member % within.groups) % NAMED
+            self.outer[measured[0]] = (hashing.key(hashing.GROUP, NAMED + outer), within.tokens)
         return measured
 
 
