@@ -84,7 +84,7 @@ def test_clients_speak_tls_and_streams_pass(live, authority):
     gateway.until(gateway.idle)
 
 
-def test_openssl_judges_version_name_and_date(live, authority, tmp_path):
+def test_openssl_judges_version_name_and_date(live, authority, tmp_path, caplog):
     trust = ("-CAfile", str(authority.file), "-verify_return_error")
     good = live(1, tls={**authority.issue(), "minimum": 1.3})
     assert "Verify return code: 0 (ok)" in s_client(good.port, *trust, "-verify_ip", "127.0.0.1")
@@ -92,6 +92,9 @@ def test_openssl_judges_version_name_and_date(live, authority, tmp_path):
     assert "hostname mismatch" in s_client(good.port, *trust, "-verify_hostname", "other.test")
     old = live(1, tls=authority.issue("old", not_before=PAST, not_after=PAST + datetime.timedelta(days=1)))
     assert "certificate has expired" in s_client(old.port, *trust)
+    assert [record.message for record in caplog.records if "expired" in record.message] == [
+        f"tls: {tmp_path / 'old.pem'} has expired, so clients refuse it; renew it"
+    ]
     assert "New, TLSv1.2, Cipher is ECDHE" in s_client(old.port, "-tls1_2")
     assert NO_CIPHER in s_client(old.port, "-tls1_1", "-cipher", "ALL:@SECLEVEL=0")
 

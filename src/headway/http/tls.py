@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import ssl
+import time
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
@@ -17,6 +19,7 @@ from headway.errors import HeadwayError
 VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 SERVER_FILES: Final = ("certificate", "key", "client_ca")
 ENGINE_FILES: Final = ("ca", "certificate", "key")
+log = logging.getLogger("headway.gateway")
 
 
 def _read_version(value: Any, where: str) -> str:
@@ -106,13 +109,17 @@ class LiveContext(ssl.SSLContext):
         return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
 
     def __init__(self, settings: ServerTls) -> None:
-        self.current, self.settings = settings.context(), settings
-        self.expiry = expiry_of(settings.certificate)
+        self._adopt(settings)
 
     def use(self, settings: ServerTls) -> None:
         if settings != self.settings:
-            self.current, self.settings = settings.context(), settings
-            self.expiry = expiry_of(settings.certificate)
+            self._adopt(settings)
+
+    def _adopt(self, settings: ServerTls) -> None:
+        self.current, self.settings = settings.context(), settings
+        self.expiry = expiry_of(settings.certificate)
+        if self.expiry < time.time():
+            log.warning("tls: %s has expired, so clients refuse it; renew it", settings.certificate)
 
     def wrap_bio(self, *arguments: Any, **named: Any) -> ssl.SSLObject:
         return self.current.wrap_bio(*arguments, **named)
