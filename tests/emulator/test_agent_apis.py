@@ -9,6 +9,7 @@ import pytest
 from asking import chat, fetch
 from emulated import Emulated
 from openai_client import openai, openai_client
+from test_model_names import keys_file
 
 anthropic = pytest.importorskip("anthropic", reason="the anthropic package is not installed")
 
@@ -122,6 +123,82 @@ def test_a_response_belongs_to_the_session_of_the_response_before_it(scene):
     scene.last(count + 3)
     sessions = {request.session for request, *_ in scene.requests[count:]}
     assert len(sessions) == 1 and None not in sessions
+
+
+def test_a_response_is_read_and_deleted_at_the_engine_that_gave_it(fresh):
+    scene, used = fresh(policies={"routing": "round-robin"}), set()
+    client = scene.openai()
+    for stream in (False, True, False, True):
+        given = client.responses.create(model=MODEL, input="hello", max_output_tokens=2, stream=stream)
+        if stream:
+            *_, last = given
+            given = last.response
+        assert client.responses.retrieve(given.id) == given
+        used |= {replica.name for replica in scene.engines.host.replicas if given.id in replica.responses.by_id}
+        (item,) = client.responses.input_items.list(given.id).data
+        assert item.content[0].text == "hello"
+        with pytest.raises(openai.BadRequestError, match="Cannot cancel a synchronous response"):
+            client.responses.cancel(given.id)
+        client.responses.delete(given.id)
+        for ask in (client.responses.retrieve, client.responses.delete, client.responses.cancel):
+            with pytest.raises(openai.NotFoundError, match=f"Response with id '{given.id}' not found"):
+                ask(given.id)
+    unkept = client.responses.create(model=MODEL, input="hello", max_output_tokens=2, store=False)
+    with pytest.raises(openai.NotFoundError, match="not found"):
+        client.responses.retrieve(unkept.id)
+    assert len(used) == 2
+
+
+def test_requests_about_responses_that_no_engine_answers(scene):
+    url, counted = scene.gateway.url, scene.gateway.app.intake.count
+    for id in ("resp_unknown", "resp_" + "a" * 150):
+        answer = fetch(f"{url}/responses/{id}")
+        assert (answer.status, answer.json()["error"]["type"]) == (404, "not_found_error")
+        assert answer.said == f"Response with id '{id}' not found."
+    answer = fetch(f"{url}/responses/resp_1/cancel")
+    assert (answer.status, answer.headers["allow"]) == (405, "POST")
+    for path in ("resp_1/other", "resp_../models", "..%2fmodels", "compact", "resp_1/cancel/x"):
+        assert fetch(f"{url}/responses/{path}").status == 404
+    assert scene.gateway.app.intake.count == counted
+
+
+def test_a_response_of_an_engine_that_is_gone(fresh):
+    scene = fresh(instances=1)
+    response = scene.openai().responses.create(model=MODEL, input="hello", max_output_tokens=2)
+    gateway, (replica,) = scene.gateway, scene.engines.host.replicas
+    place = gateway.app.fleet.names[replica.name].place
+
+    async def change(state):
+        gateway.app.plane.changed(gateway.app.clock.now_ps(), place, state)
+
+    gateway.call(change("unreachable"))
+    answer = fetch(f"{gateway.url}/responses/{response.id}")
+    assert answer.status == 503 and answer.headers["retry-after"]
+    gateway.call(change("ready"))
+    scene.engines.do(replica.crash)
+    answer = fetch(f"{gateway.url}/responses/{response.id}")
+    assert answer.status == 502 and "x-headway-request" not in answer.headers
+
+
+def test_a_response_is_seen_by_its_own_tenant_only(fresh, tmp_path):
+    file, keys = keys_file(tmp_path, ann={}, bob={}, eve={"tenant": "ann"})
+    scene = fresh(keys=file)
+    clients = {name: scene.openai(key=key.removeprefix("Bearer ")) for name, key in keys.items()}
+    given = clients["ann"].responses.create(model=MODEL, input="hello", max_output_tokens=2)
+    with pytest.raises(openai.NotFoundError):
+        clients["bob"].responses.retrieve(given.id)
+    assert fetch(f"{scene.gateway.url}/responses/{given.id}").status == 401
+    assert clients["eve"].responses.retrieve(given.id).id == clients["ann"].responses.retrieve(given.id).id
+    assert {key.inflight for key in scene.gateway.app.reception.keyring.keys.values()} == {0}
+
+
+def test_a_stream_can_be_cancelled_while_it_runs(fresh):
+    scene = fresh(speed=1.0)
+    stream = scene.openai().responses.create(model=MODEL, input="hello", max_output_tokens=2000, stream=True)
+    id = next(iter(stream)).response.id
+    answer = fetch(f"{scene.gateway.url}/responses/{id}/cancel", b"", method="POST")
+    assert answer.status == 404 and "x-headway-target" in answer.headers  # of the engine, which keeps it at the end
+    stream.close()
 
 
 def test_the_errors_of_responses(scene):

@@ -124,7 +124,7 @@ def test_every_request_gets_an_answer_and_engines_receive_what_was_read(live, tm
             gateway.until(gateway.idle)
             gateway.until(lambda: not reception.clients)
             assert sorted(engine.bodies) == sorted(sent)
-            assert reception.held_bytes == 0 and len(reception.response_ids.sessions) <= BATCH
+            assert reception.held_bytes == 0 and len(reception.response_ids.known) <= BATCH
             assert {key.inflight for key in reception.keyring.keys.values()} == {0}
             engine.bodies.clear()
             engine.fields.clear()

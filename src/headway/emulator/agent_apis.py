@@ -1,11 +1,13 @@
 """OpenAI's Responses API and Anthropic's Messages API: their requests as those of a chat, and their answers.
 
-The emulator stores no responses: it ignores `previous_response_id`.
+An emulated engine keeps its last responses, so that clients can read and delete them. It ignores
+`previous_response_id` and `background`.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from typing import Any, Final
 
 import msgspec
 
@@ -173,6 +175,54 @@ AGENT_ANSWERS: Final[dict[str, tuple[str, type[Answer]]]] = {
     "responses": ("resp_", ResponsesAnswer),
     "messages": ("msg_", MessagesAnswer),
 }
+
+
+MOST_STORED: Final = 1024
+STORED: Final = re.compile(rb"/v1/responses/([0-9A-Za-z_-]+)(/cancel|/input_items)?")
+Said = tuple[int, bytes | str]  # status, and a document or the words of an error
+
+
+class StoredResponses:
+    """The last responses of an engine, unless their requests said `store: false`."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, tuple[bytes, Json]] = {}  # id -> the response and its request, the oldest first
+
+    def keep(self, id: str, response: bytes, body: bytes) -> None:
+        request = msgspec.json.decode(body)
+        if request.get("store") is not False:
+            self.by_id[id] = (response, request)
+            if len(self.by_id) > MOST_STORED:
+                del self.by_id[next(iter(self.by_id))]
+
+    def answer(self, method: bytes, path: bytes) -> Said | None:
+        """Answer a request about a response; return None if the path is none of these."""
+        asked = STORED.fullmatch(path)
+        if asked is None:
+            return None
+        id, part = asked[1].decode("ascii"), asked[2]
+        if method not in {None: (b"GET", b"DELETE"), b"/cancel": (b"POST",), b"/input_items": (b"GET",)}[part]:
+            return 405, "Method Not Allowed"
+        if id not in self.by_id:
+            return 404, f"Response with id '{id}' not found."
+        if part == b"/cancel":
+            return 400, "Cannot cancel a synchronous response."
+        if part is not None:
+            return 200, encode(_input_items(self.by_id[id][1]))
+        if method == b"DELETE":
+            del self.by_id[id]
+            return 200, encode({"id": id, "object": "response", "deleted": True})
+        return 200, self.by_id[id][0]
+
+
+def _input_items(request: Json) -> Json:
+    """Return the list of a request's input items, the last one first."""
+    items: Any = request.get("input")
+    if isinstance(items, str):
+        items = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": items}]}]
+    data = [{"id": f"item_{number}", "type": "message", **item} for number, item in enumerate(items)][::-1]
+    ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
+    return {"object": "list", "data": data, **ends, "has_more": False}
 
 
 def count_answer(request: EngineRequest) -> bytes:

@@ -70,6 +70,8 @@ class Flight:
         self.over = True
         self.replica.on_finished(self, now)
         usage, client = self.usage(tokens), self.client
+        if self.request.kind == "responses":
+            self.replica.responses.keep(self.id, self.answer.whole(usage, {}), self.incoming.body)
         if not self.streams:
             body = self.answer.whole(usage, self.replica.transfer_params(self))
             self.replica.say(client, self.incoming, 200, body, request_id=self.id)

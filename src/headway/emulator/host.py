@@ -155,6 +155,14 @@ class Paths:
         if path == b"/faults":
             self.faults(replica, client, incoming)
             return
+        stored = replica.responses.answer(incoming.method, path)
+        if stored is not None:
+            status, said = stored
+            if isinstance(said, bytes):
+                replica.say(client, incoming, status, said)
+            else:
+                replica.refuse(client, incoming, status, said)
+            return
         method, answer = self.known.get(path, (POST, None))
         if answer is None and path not in KINDS:
             replica.refuse(client, incoming, 404, "Not Found")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from headway.emulator.agent_apis import count_answer
+from headway.emulator.agent_apis import StoredResponses, count_answer
 from headway.emulator.content import Content
 from headway.emulator.emulated_metrics import EmulatedMetrics
 from headway.emulator.emulated_request import Flight
@@ -66,6 +66,7 @@ class Replica:
         self.figures = self.ranks[0].figures
         self.limits = Limits(address_connections=Limits().connections)  # a gateway opens all connections to an engine
         self.held_bytes = 0  # total size of the request bodies in memory, in bytes
+        self.responses = StoredResponses()
         self.clients: dict[ClientConnection, None] = {}
         self.addresses: Counter[str] = Counter()
         self.half_closed = False  # as in vLLM and SGLang, a client that closes its sending half has disconnected
@@ -323,6 +324,7 @@ class Replica:
                     self.on_end(sink, "lost")
             rank.touched = []
         self.close()
+        self.responses = StoredResponses()
         for rank in self.ranks:
             if rank.publisher is not None:
                 rank.publisher.restart()

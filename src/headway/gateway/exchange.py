@@ -195,7 +195,8 @@ class Exchange:
         lines.append(self.backend.target_line)
         if self.flight is not None:
             lines.append(self.services.reasons.line(self.flight.reason))
-        lines.append(b"x-headway-request: %d" % self.request.id)
+        if self.request.id >= 0:
+            lines.append(b"x-headway-request: %d" % self.request.id)
         lines += self.marks
         keep = self.incoming.keep_alive and not self.client.host.draining
         self.closes = self.until_close or self.unframed is not None or not keep
@@ -416,7 +417,8 @@ class Exchange:
         for mark in self.marks:
             name, _, value = mark.decode().partition(": ")
             fields.append((name, value))
-        fields.append(("x-headway-request", str(self.request.id)))
+        if self.request.id >= 0:
+            fields.append(("x-headway-request", str(self.request.id)))
         self.client.answer(self.incoming, status, self.api.error_body(status, why), tuple(fields))
 
     def fail(self) -> None:

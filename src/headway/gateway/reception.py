@@ -12,7 +12,7 @@ import msgspec
 from headway.errors import HeadwayError
 from headway.gateway.api_keys import FORBIDDEN, UNKNOWN, Key
 from headway.gateway.apis.api import APIS, RESPONSES, api_of
-from headway.gateway.apis.response_ids import ResponseIds
+from headway.gateway.apis.response_ids import METHODS, PATH, AboutResponse, ResponseIds
 from headway.gateway.apis.routes import ROUTE, Routed, find_routes, read_routed
 from headway.gateway.cascade.cascade import Cascade
 from headway.gateway.exchange import SHUTTING_DOWN, Exchange
@@ -27,6 +27,7 @@ from headway.http.replies import TRY_LATER, error_body
 from headway.http.request_reader import Incoming
 from headway.http.server_log import Occasional
 from headway.http.wire import ClientConnection
+from headway.types import SERVING, Path, Request
 
 if TYPE_CHECKING:
     from headway.gateway.api_keys import Keyring
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from headway.gateway.observing.gateway_metrics import GatewayMetrics
 
 BYTES_PER_TOKEN: Final = 4  # of a long prompt, whose tokens are not yet counted
+NO_REQUEST: Final = Request(-1, 0, 1, Path((), ()))  # for exchanges that policies do not see
 LOCAL: Final = (b"/v1/models", b"/health", b"/openapi.json")
 log = logging.getLogger("headway.gateway")
 
@@ -181,6 +183,32 @@ class Reception:
         client.exchange = exchange
         self.intake.begin(exchange, body, exchange.begin)
 
+    def _ask_about(self, client: ClientConnection, incoming: Incoming, name: bytes, part: bytes | None) -> None:
+        """Forward a request about a response to the engine that gave the response."""
+        methods = METHODS[part]
+        if incoming.method.decode("latin-1") not in methods:
+            allow = ", ".join(methods)
+            self._refuse(client, incoming, 405, f"this path needs one of the methods {allow}", allow=allow)
+            return
+        key: Key | None = None
+        if (self.keyring is not None or self.web_tokens is not None) and (
+            key := self._take_key(client, incoming)
+        ) is None:
+            return
+        response = name.decode("ascii")
+        backend = self.response_ids.engine(response, key, (other.exchange for other in self.clients))
+        if backend is not None and backend.view.state in SERVING:
+            exchange = AboutResponse(self.services, client, incoming, NO_REQUEST, False, key, ROUTE)
+            client.exchange = exchange
+            exchange.begin_at(backend)
+            return
+        if key is not None:
+            key.release()
+        if backend is None:
+            self._refuse(client, incoming, 404, f"Response with id '{response}' not found.")
+        else:
+            self._refuse(client, incoming, 503, "the engine that has this response is not available")
+
     def _reserve(self, key: Key, exchange: Exchange) -> Refusal | None:
         """Take the tokens that the request may use from the key's account. If they exceed its limit, return the
         refusal."""
@@ -215,6 +243,8 @@ class Reception:
             self._refuse(client, incoming, 405, "this path needs the method POST", allow="POST")
         elif self.routes and (routes := find_routes(self.routes, path)):
             self._begin_routed(client, incoming, routes)
+        elif (about := PATH.fullmatch(path)) is not None:
+            self._ask_about(client, incoming, *about.groups())
         elif path not in LOCAL:
             self._refuse(client, incoming, 404, f"unknown path {path.decode('latin-1')}")
         elif incoming.method != b"GET":

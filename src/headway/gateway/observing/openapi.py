@@ -56,6 +56,13 @@ REQUEST_HEADERS: Final = {
     ),
     "traceparent": ("the trace of the request, as W3C Trace Context defines it", TEXT),
 }
+RESPONSE_ID: Final[Json] = {
+    "name": "id",
+    "in": "path",
+    "required": True,
+    "description": "id of a response",
+    "schema": {"type": "string", "pattern": "^resp_[0-9A-Za-z_-]{1,150}$"},
+}
 REPLY_HEADERS: Final = {
     "x-headway-target": "the engine that answered",
     "x-headway-reason": "why the policy chose this engine, or the policy's name",
@@ -143,6 +150,25 @@ def data_plane() -> bytes:
         Operation(path="/v1/models", name="models", summary="The models of all engines.", errors=(401,), schema=models),
         Operation(path="/health", name="health", summary="Whether the gateway is running."),
         Operation(path="/openapi.json", name="openapi", summary="This document."),
+    ]
+    about = {
+        ("GET", ""): ("response", "Read a response at the engine that gave it."),
+        ("DELETE", ""): ("delete_response", "Delete a response at the engine that gave it."),
+        ("POST", "/cancel"): ("cancel_response", "Cancel a response at the engine that gives it."),
+        ("GET", "/input_items"): ("input_items", "Read the input of a response at the engine that gave it."),
+    }
+    operations += [
+        Operation(
+            method=method,
+            path="/v1/responses/{id}" + part,
+            name=name,
+            summary=summary,
+            errors=(400, 401, 404, 413, 429, 502, 503),
+            replies={200: "The engine's answer, byte for byte."},
+            schema=True,
+            parameters=(RESPONSE_ID,),
+        )
+        for (method, part), (name, summary) in about.items()
     ]
     description = "OpenAI-compatible API in front of engines. The gateway passes on fields that are not listed here."
     document = _document("Headway gateway", description, operations)
