@@ -149,8 +149,7 @@ def _inside(runs: list[int], ranks: list[int], shift: int) -> dict[int, int]:
         return GapCounts(runs, max(0, shift - NARROWING)).select(ranks)
     weights: dict[int, int] = {}
     for first, increment, steps, weight in _progressions(runs):
-        for step in range(steps):
-            gap = first + step * increment
+        for gap in range(first, first + steps * increment, increment) if increment else [first] * steps:
             weights[gap] = weights.get(gap, 0) + weight
     gaps = sorted(weights)
     ends = list(accumulate(weights[gap] for gap in gaps))

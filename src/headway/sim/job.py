@@ -62,6 +62,7 @@ class Job:
 
     ticket: Ticket  # the scheduler's view of the request, set when the request arrives at the instance
 
+    was_ready: bool  # set with `waits_from`: whether the request's blocks had arrived; otherwise they were taken away
     # The next three fields are set when the request enters the batch.
     blocks: int  # number of allocated blocks
     cached_to: int  # number of full blocks offered to the cache so far
@@ -105,7 +106,6 @@ class Job:
         self.skipped = 0  # number of blocks after these that have no pages in window groups, until the windows move
         self.parts_at = 0  # if states are kept at the ends of chunks: end of the prefix that full groups have cached
         self.waits_from = -1  # since when the request waits outside the batch after its first turn; -1 if it does not
-        self.was_ready = False  # whether its blocks had arrived when this wait began; otherwise they were taken away
         self.order = 0  # sequence number of the request's last entry into the batch; 0 before the first entry
         self.ends_at_step = -1  # step count of the instance at the request's last token; -1 if it does not decode
 

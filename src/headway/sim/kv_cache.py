@@ -389,16 +389,20 @@ class KvCache:
     def check(self, private: int) -> None:
         """Check the counts of held and idle blocks against the pieces and the requests' private blocks."""
         held = idle = 0
-        for key in self.pieces:
+        lru = self.lru
+        for key, first in self.pieces.items():
             at = -1
-            for piece in self._chain(key):
-                if piece.start < at or piece.end <= piece.start or (piece.holders == 0) != (piece in self.lru):
-                    raise InvariantError(f"The KV piece {key}:{piece.start}-{piece.end} is out of order.")
-                at = piece.end
+            piece: Piece | None = first
+            while piece is not None:
+                start, end = piece.start, piece.end
+                if start < at or end <= start or (piece.holders == 0) != (piece in lru):
+                    raise InvariantError(f"The KV piece {key}:{start}-{end} is out of order.")
+                at = end
                 if piece.holders:
-                    held += piece.end - piece.start
+                    held += end - start
                 else:
-                    idle += piece.end - piece.start
+                    idle += end - start
+                piece = piece.next
         if held + private != self.held or idle != self.idle or self.held + self.idle > self.total or private < 0:
             raise InvariantError(
                 f"KV blocks do not add up: {self.held} held, {self.idle} idle of {self.total}; "

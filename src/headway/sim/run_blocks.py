@@ -160,12 +160,12 @@ class RunBlocks:
             return
         job.cached_to = end
         cache, holds, priority = self.cache, job.holds, job.ticket.priority
-        released = job.cached_to - 1 if job.skipped else 0  # the first block that is in all groups
+        released = end - 1 if job.skipped else 0  # the first block that is in all groups
         for run, stop in job.runs:
-            if stop >= end:
-                cache.add(run, start, end, holds, priority, released)
-                break
             if stop > start:
+                if stop >= end:
+                    cache.add(run, start, end, holds, priority, released)
+                    break
                 cache.add(run, start, stop, holds, priority, released)
                 start = stop
         if cache.stores is not None:

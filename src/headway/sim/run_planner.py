@@ -74,16 +74,20 @@ class RunPlanner:
         if 0 <= self.paced_until <= now:
             self.renew(now)
         run, batch, blocks = self.run, self.batch, self.blocks
-        cache, chunks, decodes = blocks.cache, run.chunks, batch.decodes
+        chunks, decodes = run.chunks, batch.decodes
         if chunks:
-            job, want = chunks[0]
-            alone = len(chunks) == 1
-            shape = [(want, job.computed)] if alone else [(want, job.computed) for job, want in chunks]
-            first, increment, steps = self.step_times(decodes, batch.context, shape)
-            if alone and not job.pipelined and blocks.repeats(job, want):
-                # While a prefill uses the whole budget and does not end, no other request can enter: the step repeats.
-                steps = min(steps, (job.known - job.computed - 1) // want)
+            if len(chunks) == 1:
+                job, want = chunks[0]
+                first, increment, steps = self.step_times(decodes, batch.context, [(want, job.computed)])
+                if job.pipelined or not blocks.repeats(job, want):
+                    steps = 1
+                else:
+                    # While a prefill uses the whole budget and does not end, no other request can enter: the step
+                    # repeats.
+                    steps = min(steps, (job.known - job.computed - 1) // want)
             else:
+                shape = [(want, job.computed) for job, want in chunks]
+                first, increment, steps = self.step_times(decodes, batch.context, shape)
                 steps = 1
             if self.adapters is not None and self.adapters.loading_ps:
                 first += self.adapters.take_loading()
@@ -95,6 +99,7 @@ class RunPlanner:
         elif steps > 1:
             if decodes and (left := batch.ending[0][0] - batch.steps) < steps:
                 steps = left
+            cache = blocks.cache
             if chunks or decodes * (steps // batch.block_steps + 1) > cache.total - cache.held:
                 steps = blocks.affordable(steps)
             if self.paced_until >= 0:  # a step keeps the factor that is valid at its start

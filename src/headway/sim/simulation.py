@@ -174,7 +174,7 @@ class Simulation:
         while True:
             end, timer = ends[0] >> INDEX_BITS, dispatcher.timer
             now = end if end < arrival else arrival
-            if 0 <= timer < now:
+            if timer >= 0 and timer < now:
                 now = timer
             if moves_blocks and links.heap and links.next_ps <= now:
                 links.make_sure(now)

@@ -30,9 +30,9 @@ from headway.views.instance import InstanceView
 class StepScheduler:
     __slots__ = (
         "adapters", "aligned", "batch", "blocks", "cache", "gaps", "gated", "handed_ps", "hits", "joined_ps", "limit",
-        "limits", "loader", "max_batch_size", "max_batch_tokens", "preempted", "queue", "ready", "recorder", "refusal",
-        "resuming", "run", "shut", "sight", "size", "stats", "stirred", "unseen", "view", "waiting", "whole_prompts",
-        "windows", "yields",
+        "limits", "loader", "max_batch_size", "max_batch_tokens", "preempted", "prepares", "queue", "ready", "recorder",
+        "refusal", "resuming", "run", "shut", "sight", "size", "stats", "stirred", "unseen", "view", "waiting",
+        "whole_prompts", "windows", "yields",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +77,7 @@ class StepScheduler:
         self.resuming: list[Job] = []  # requests that resume decoding in the first step of the run
         self.yields = None if blocks.reserves else queue.yields  # whether running requests yield to waiting ones
         self.sight = queue.sight
+        self.prepares = self.windows is not None or self.sight is not None or self.yields is not None
         self.limits = LimitLog(view.index, recorder.limits)
         self.limit = NO_LIMIT  # what keeps the first waiting request out of the step that `admit` has formed
         self.refusal = NO_LIMIT  # why `queue.refused` could not enter the batch
@@ -89,25 +90,22 @@ class StepScheduler:
     def form_step(self, now: int) -> bool:
         """Choose the requests of the next step. Return whether the step after it may have different requests even if no
         event happens in between."""
-        batch, cache = self.batch, self.cache
-        if self.run.chunks:
-            self.run.chunks = []
+        batch, cache, run = self.batch, self.cache, self.run
+        cache.now = now
+        if run.chunks:
+            run.chunks = []
         self.shut = once = False
-        if self.windows is not None:
-            self.windows.move()
-        if self.sight is not None:
-            self.sight.now = now
-        yielding = self.yields is not None and bool(self.waiting) and make_way(self, self.yields)
+        yielding = self.prepares and self.prepare(now)
         if batch.partial is not None:
             once = self.schedule_partial(batch.partial)
         elif batch.running:
             plain = batch.lanes is None
-            need = batch.phases[batch.steps % self.size] if plain else batch.decode_blocks(batch.steps, 1)
-            if need > cache.total - cache.held:
-                once = True
-                self.make_room(0)
-            elif need:
-                cache.take(need)
+            if need := batch.phases[batch.steps % self.size] if plain else batch.decode_blocks(batch.steps, 1):
+                if need > cache.total - cache.held:
+                    once = True
+                    self.make_room(0)
+                else:
+                    cache.take(need)
         if self.waiting or self.ready:
             if self.shut:
                 self.limit = PROMPT
@@ -125,6 +123,15 @@ class StepScheduler:
         elif self.limits.limit:
             self.limits.note(now, NO_LIMIT)
         return once or (yielding and bool(self.waiting))
+
+    def prepare(self, now: int) -> bool:
+        """Move the sliding windows, and let running requests yield to the first waiting one. Return whether a running
+        request may yield to it."""
+        if self.windows is not None:
+            self.windows.move()
+        if self.sight is not None:
+            self.sight.now = now
+        return self.yields is not None and bool(self.waiting) and make_way(self, self.yields)
 
     def note_waiting(self, now: int) -> None:
         """Note which limit keeps a request waiting beyond the current step, if that is certain and no limit is known
@@ -267,7 +274,7 @@ class StepScheduler:
         cache, size, blocks_of = self.cache, self.size, self.blocks
         waiting, running, loads = queue.waiting, batch.running, loader.active
         while waiting and budget > 0 and len(running) + len(loader.loading) < self.max_batch_size:
-            job = self.first()
+            job = queue.first() if self.sight is None else self.first()
             if loads and job.ticket is queue.refused:  # nothing has changed since the request was refused
                 self.limit = self.refusal
                 return False
