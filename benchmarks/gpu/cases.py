@@ -62,7 +62,7 @@ OWN = ("searched", "tuned")  # policies of the searches
 TRAIN, VALIDATION, TEST = range(1, 5), range(11, 19), range(301, 311)
 TABLE_SEEDS = 4  # the first seeds of TEST, under which all policies run
 # What --quick runs.
-QUICK_POLICIES, QUICK_CELLS, QUICK_SEEDS = ("round-robin", "kv-aware-spill", *OWN), (("rag", "high"),), TEST[:2]
+QUICK_POLICIES, QUICK_CELLS, QUICK_SEEDS = ("kv-aware-spill", "searched"), (("rag", "high"),), TEST[:2]
 QUICK_LIVE = ("single-high", "dilated-searched")
 
 
@@ -103,6 +103,7 @@ LIVE_SIGNALS = {"poll_interval": "20ms"}
 LIVE_SEED, REHEARSAL_SEED = 401, 402  # of the compared runs, and of runs without a GPU that measure the server's time
 DILATION = 8.0
 DILATED = ("round-robin", "kv-aware-spill", "searched")
+DILATED_REHEARSAL = "dilated-searched"  # for all dilated runs
 DEPLOYED = "searched"  # replaces round-robin while traffic runs
 DEPLOY_REQUESTS, DEPLOY_AFTER = 600, 200
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from functools import cache
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -38,6 +39,7 @@ def say(text: str, start: float | None = None) -> None:
     print(text if start is None else f"{text}: {perf_counter() - start:.1f} s", flush=True)
 
 
+@cache
 def engine() -> CudaBackend:
     start = perf_counter()
     weights = Weights(SHAPES[MODEL], "cuda", torch.bfloat16)
@@ -185,6 +187,8 @@ def live(out: Path, quick: bool = False) -> None:
 def rehearse(out: Path, latency: dict[str, Any], own: dict[str, Any], quick: bool) -> None:
     found = {}
     for run in cases.live_runs(latency, own, cases.REHEARSAL_SEED, quick=quick):
+        if run.dilation > 1 and run.name != cases.DILATED_REHEARSAL:
+            continue
         start = perf_counter()
         result, replicas, _ = serve(run, Zeros(), simulated_clock(run.scenario, spin=True))
         found[run.name] = overhead(client_figures(result.requests), replicas)
