@@ -13,7 +13,7 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
-from benchmarks.gpu import cases, live_prediction
+from benchmarks.gpu import cases
 from benchmarks.gpu.cases import MODEL, Case
 from benchmarks.gpu.figures import FIGURES, Row, Run, figures, lead, order, side_by_side
 from benchmarks.gpu.live_prediction import LIVE, deploy_lines, live_lines
@@ -144,7 +144,7 @@ def table(out: Path) -> None:
         if name == "all" and found.wrong:
             print("  wrong:", "; ".join(found.wrong))
     print("\n".join(["", *lead_lines(predicted, measured)]))
-    if (out / LIVE).exists() and (out / live_prediction.PREDICTED).exists():
+    if (out / LIVE).exists():
         print("\n".join(["", *live_lines(out), "", *deploy_lines(out, *read_plan(out)[:2])]))
 
 

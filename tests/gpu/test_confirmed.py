@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import cases, confirm
+from benchmarks.gpu import cases, confirm, live_prediction
 from benchmarks.gpu.cases import Case
 from benchmarks.gpu.figures import FIGURES, lead, order, side_by_side
 from command_line import call_headway
@@ -20,10 +21,10 @@ ROOT = Path(__file__).parents[2]
 RECORDS = Path(__file__).with_name("records")
 DOCUMENT = (ROOT / "docs" / "confirmed.md").read_text(encoding="utf-8")
 LATENCY, OWN, _ = confirm.read_plan(RECORDS)
-VALIDATED = ("searched", "rag", "high", 101)
-# Largest allowed errors in the mean of a policy in a cell: of the prediction, and with the host's time mended.
-PREDICTED = {"ttft": 0.15, "tpot": 0.10, "e2e": 0.095, "hit": 0.015}
-AFTERWARDS = {"ttft": 0.15, "tpot": 0.08, "e2e": 0.08, "hit": 0.03}
+VALIDATED = ("searched", "rag", "high", 301)
+TARGETS = {"ttft": 0.15, "tpot": 0.08, "e2e": 0.08, "hit": 0.03}  # errors of the mean of a policy in a cell
+FAR = ("rag", "medium"), "least-loaded"  # the one that misses them
+LIVE_WITHIN = ("single-low", "single-medium", "dilated-kv-aware-spill", "dilated-searched")
 
 
 @pytest.fixture(scope="module")
@@ -36,29 +37,51 @@ def test_the_predicted_table_is_the_one_whose_hash_was_printed_before_the_first_
     assert f"sha256 {digest}" in DOCUMENT
 
 
-def test_means_are_predicted_within_the_stated_errors(measured: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, limits in (("predicted.csv", PREDICTED), ("afterwards.csv", AFTERWARDS)):
-        monkeypatch.setattr(confirm, "PREDICTED", name)
-        rows = side_by_side(confirm.read_predicted(RECORDS), measured)
-        assert len(rows) == 36 * len(FIGURES)
-        for row in rows:
-            assert abs(row.error) <= limits[row.figure], (name, row)
+def test_means_are_predicted_within_the_targets_in_31_of_32_cells(measured: Any) -> None:
+    rows = side_by_side(confirm.read_predicted(RECORDS), measured)
+    assert len(rows) == 32 * len(FIGURES)
+    for row in rows:
+        assert (abs(row.error) <= TARGETS[row.figure]) == ((row.cell, row.policy) != FAR), row
 
 
 def test_all_pairs_with_disjoint_intervals_are_predicted_in_order(measured: Any) -> None:
     found = order(side_by_side(confirm.read_predicted(RECORDS), measured))
-    assert (found["all"].right, found["all"].pairs) == (263, 263)
+    assert (found["all"].right, found["all"].pairs) == (80, 80)
 
 
-def test_the_searched_policy_is_ahead_of_the_best_built_in_one_on_rag_under_high_load(measured: Any) -> None:
-    for figure in ("ttft", "e2e"):
-        ahead = lead(measured, "searched", "kv-aware-spill", ("rag", "high"), figure)
+def test_the_searched_policy_is_ahead_of_kv_aware_spill_on_chats_under_high_load(measured: Any) -> None:
+    for runs in (measured, confirm.read_predicted(RECORDS)):
+        ahead = lead(runs, "searched", "kv-aware-spill", ("chat", "high"), "e2e")
         assert ahead is not None and ahead.low is not None and ahead.low > 0
+
+
+def test_four_runs_over_http_are_predicted_within_the_targets() -> None:
+    with (RECORDS / live_prediction.PREDICTED).open(newline="") as file:
+        predicted = {row["run"]: row for row in csv.DictReader(file) if row["with"] == "http"}
+    records = {record["run"]: record for record in live_prediction.live_records(RECORDS)}
+    for name in LIVE_WITHIN:
+        for figure, value in live_prediction.measured(records[name]).items():
+            error = float(predicted[name][figure]) - value
+            assert abs(error if figure == "hit" else error / value) < TARGETS[figure], (name, figure)
+
+
+def test_a_deployment_while_traffic_runs_loses_no_request() -> None:
+    record = next(each for each in live_prediction.live_records(RECORDS) if each["deployed"])
+    assert record["ends"] == {"arrived": 600, "completed": 600}
+    assert record["deployed"]["exit"] == 0 and "version 2 is in force" in record["deployed"]["said"]
+    assert record["deployed"]["begun"] == 200 < record["deployed"]["confirmed"] < 600
+
+
+@pytest.mark.full
+def test_the_table_of_the_deployment_is_that_of_the_records() -> None:
+    for line in live_prediction.deploy_lines(RECORDS, LATENCY, OWN):
+        assert line in DOCUMENT
 
 
 def test_the_tables_of_the_page_are_those_of_the_records(measured: Any) -> None:
     predicted = confirm.read_predicted(RECORDS)
-    for line in (*confirm.table_lines(side_by_side(predicted, measured)), *confirm.lead_lines(predicted, measured)):
+    tables = confirm.table_lines(side_by_side(predicted, measured)), confirm.lead_lines(predicted, measured)
+    for line in (*tables[0], *tables[1], *live_prediction.live_lines(RECORDS)):
         assert line in DOCUMENT
 
 
@@ -69,7 +92,7 @@ def test_the_simulator_still_predicts_what_it_predicted() -> None:
 
 @pytest.mark.parametrize(("workload", "load"), [(name, load) for name, loads in cases.RATES.items() for load in loads])
 def test_headway_validate_agrees_with_a_measured_run(workload: str, load: str, tmp_path: Path) -> None:
-    run = ("searched", workload, load, 101)
+    run = ("searched", workload, load, 301)
     record = next(each for each in confirm.records(RECORDS) if tuple(each["case"]) == run)
     columns = confirm.columns_of(record)
     times = {"arrival": "arrival_ps", "first_token": "first_token_ps", "last_token": "finished_ps"}
