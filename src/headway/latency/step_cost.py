@@ -183,14 +183,16 @@ def tokens_us(gpu: Constants, part: Shard, tokens: int, graph_padding: int = 0) 
     layer, without communication. `graph_padding` is how many of the tokens only fill up a CUDA graph."""
     paid = tokens + gpu.tile_share * (ceil(tokens / gpu.tile) * gpu.tile - tokens)
     total = gpu.step_us + part.layers * (gpu.layer_us + tokens * part.moved / (gpu.elementwise_tb_s * MEGA))
+    eight_bits = False  # whether the GPU rounds activations to 8 bits
     for matmul in part.matmuls:
+        eight_bits = eight_bits or matmul.eight_bits
         if matmul.experts > 1:  # padding tokens visit no expert
             routed = tokens - graph_padding
             total += sorting_us(gpu, part, matmul, routed)
             total += matmul_us(gpu, matmul, routed)
         else:
             total += matmul_us(gpu, matmul, paid, tokens > FEW_TOKENS)
-    if part.eight_bits:
+    if eight_bits:
         total += rounding_us(gpu, part, tokens)
     return total
 
@@ -245,15 +247,23 @@ def pair_us(gpu: Constants, part: Shard) -> float:
     return part.attending * 4.0 * part.heads * part.head_dim * narrow / (gpu.prefill_tflops * MEGA)
 
 
-def past_token_us(gpu: Constants, part: Shard, tokens: int, pair: float) -> float:
-    """Return the attention time of a chunk of `tokens` tokens per token of its past. This is the time of `tokens`
-    pairs, or more if the chunk is too short to fill the GPU. `pair` is the time of a pair, `pair_us`."""
-    read = gpu.short_read * context_us(gpu, part)
-    widened = (
-        part.attending * part.kv_bytes * gpu.kv8_past / (gpu.elementwise_tb_s * MEGA) if part.kv_eight_bits else 0.0
-    )
-    widened += part.attending * part.past_flops / (gpu.matmul_tflops * MEGA)
-    return widened + max(pair * tokens, min(read + gpu.short_pairs * pair * tokens, pair * gpu.fill_rows / part.heads))
+class PastTokens:
+    """The attention time of chunks per token of their past. Constants are computed once, because a run asks for many
+    lengths."""
+
+    def __init__(self, gpu: Constants, part: Shard) -> None:
+        self.pair = pair = pair_us(gpu, part)
+        self.read = gpu.short_read * context_us(gpu, part)
+        self.short_pair = gpu.short_pairs * pair  # time of a pair in a chunk that is too short to fill the GPU
+        self.filled = pair * gpu.fill_rows / part.heads
+        self.widened = part.attending * part.past_flops / (gpu.matmul_tflops * MEGA)
+        if part.kv_eight_bits:
+            self.widened += part.attending * part.kv_bytes * gpu.kv8_past / (gpu.elementwise_tb_s * MEGA)
+
+    def us(self, tokens: int) -> float:
+        """Return the time for a chunk of `tokens` tokens. This is the time of `tokens` pairs, or more if the chunk is
+        too short to fill the GPU."""
+        return self.widened + max(self.pair * tokens, min(self.read + self.short_pair * tokens, self.filled))
 
 
 def chunk_us(gpu: Constants, part: Shard, tokens: int, pair: float) -> float:
@@ -271,12 +281,12 @@ def attention_us(gpu: Constants, part: Shard, decoding: bool, past: bool) -> flo
 def step_us(gpu: Constants, part: Shard, decodes: int, context: int, chunks: Sequence[Chunk]) -> float:
     """Return the time of a whole step on the GPU, without rounding."""
     tokens, past, longest, total = decodes, False, 0, 0.0
-    pair = pair_us(gpu, part)
+    past_tokens = PastTokens(gpu, part)
     for length, before in chunks:
         tokens += length
         past = past or before > 0
         longest = max(longest, length)
-        total += chunk_us(gpu, part, length, pair) + past_token_us(gpu, part, length, pair) * before
+        total += chunk_us(gpu, part, length, past_tokens.pair) + past_tokens.us(length) * before
     total += tokens_us(gpu, part, tokens) + sequences_us(gpu, part, decodes + len(chunks))
     total += decodes_us(gpu, part, decodes)
     total += context * (mixed_context_us(gpu, part) if chunks else context_us(gpu, part))

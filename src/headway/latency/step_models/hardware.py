@@ -117,7 +117,7 @@ class Hardware:
         gpu = profile.constants
         self._host = times(host[0], factor)
         self._kv = self._ps(step_cost.context_us(gpu, part))
-        self._pair_us = step_cost.pair_us(gpu, part)
+        self._past_tokens = step_cost.PastTokens(gpu, part)
         self._mixed_kv = self._ps(step_cost.mixed_context_us(gpu, part))
         # Time of a decode in a step with chunks, and its increase per token of the longest chunk.
         self._beside = self._ps(step_cost.beside_us(gpu, part, 0))
@@ -231,9 +231,10 @@ class Hardware:
         return cost
 
     def _chunk(self, tokens: int) -> tuple[int, int, int]:
-        gpu, part = self.profile.constants, self.part
-        slope = self._ps(step_cost.past_token_us(gpu, part, tokens, self._pair_us))
-        costs = self._ps(step_cost.chunk_us(gpu, part, tokens, self._pair_us)), slope, slope * tokens
+        past = self._past_tokens
+        slope = self._ps(past.us(tokens))
+        base = self._ps(step_cost.chunk_us(self.profile.constants, self.part, tokens, past.pair))
+        costs = base, slope, slope * tokens
         if len(self._chunks) < MAX_ENTRIES:
             self._chunks[tokens] = costs
         return costs
@@ -279,9 +280,8 @@ class WindowedHardware(Hardware):
         behind = min(before, self.window - 1)  # past tokens that the chunk reads
         past = self._near_past.get(length)
         if past is None:
-            gpu, near = self.profile.constants, self.near_part
-            pair = step_cost.pair_us(gpu, near)
-            past = self._ps(step_cost.past_token_us(gpu, near, length, pair) - pair * length)
+            tokens = step_cost.PastTokens(self.profile.constants, self.near_part)
+            past = self._ps(tokens.us(length) - tokens.pair * length)
             if len(self._near_past) < MAX_ENTRIES:
                 self._near_past[length] = past
         return self._ps(self.pair_ps * pairs) + max(0, past) * behind
