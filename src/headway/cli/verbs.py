@@ -31,7 +31,7 @@ GROUPS = {
         "run_folders:validate",
         "catalogues:policies",
     ),
-    "Evolve": ("evolve:evolve", "catalogues:policy"),
+    "Evolve": ("evolve:evolve", "bench:bench", "catalogues:policy"),
     "Serve": ("serving:serve", "serving:epp", "deploy:deploy", "live_engines:load", "live_engines:twin"),
     "Operate": (
         "fleet:fleet",
