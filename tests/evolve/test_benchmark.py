@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from conftest import TRACES, Run
+from conftest import ROOT, TRACES, Run
 from headway.config import documents
 from headway.errors import HeadwayError
 from headway.evolve import Bundle, Suite
@@ -112,3 +113,11 @@ def test_the_baseline_scores_zero_and_a_policy_that_fails_has_its_error() -> Non
 def test_the_command_rejects_an_unknown_policy(headway: Run) -> None:
     done = headway("bench", "unheard-of", "--quick")
     assert done.returncode == 2 and "unheard-of" in done.stderr
+
+
+def test_the_page_shows_the_leaderboard() -> None:
+    board = msgspec.json.decode((ROOT / "benchmarks" / "leaderboard.json").read_bytes(), type=Benchmark)
+    page = (ROOT / "docs" / "benchmark.md").read_text(encoding="utf-8")
+    for one in board.rows:
+        assert one.low is not None and one.high is not None
+        assert f"| {one.policy} | {100 * one.score:+.1f} % ± {50 * (one.high - one.low):.1f} |" in page
