@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from reported import compared, counterfactual, finding
 
+from headway.evolve.evolution import Plan, evolve
+from headway.evolve.search_page import report_search
 from headway.experiment.validate import validate
 from headway.report.page import report
 from headway.report.validation import page
@@ -94,6 +96,27 @@ def test_a_narrow_page_does_not_scroll_sideways(browser: Browser, file: Path, wi
         opened.drawn()
         opened.page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
         assert opened.page.evaluate("document.scrollingElement.scrollWidth") <= width
+
+
+@pytest.mark.full
+def test_the_page_of_a_search_draws_its_charts_and_fits_a_phone(browser: Browser, tmp_path: Path) -> None:
+    suite = {
+        "name": "short",
+        "objectives": [{"name": "ttft", "figure": "latency.ttft.mean"}],
+        "baseline": {"routing": "round-robin"},
+        "scenario": {"cluster": {"instances": 2, "latency": {"model": "linear"}}},
+        "workloads": {"short": {"requests": 20, "rate": "20/s", "prompt_tokens": 900, "output_tokens": 8}},
+        "train": [{"workload": "short", "seeds": [1]}],
+        "validation": [{"workload": "short", "seeds": [2]}],
+        "held_out": [{"workload": "short", "seeds": [3, 4]}],
+    }
+    evolve(suite, Plan("gp", batch=10), evaluations=10, controls=False, builtins=["lmetric"], output=tmp_path / "found")
+    with Opened(browser, report_search(tmp_path / "found"), viewport=PHONE) as opened:
+        charts = opened.drawn()
+        assert len(charts) == 4
+        assert min(chart["marks"] for chart in charts) > 0
+        assert opened.complaints == []
+        assert opened.page.evaluate("document.scrollingElement.scrollWidth") <= PHONE["width"]
 
 
 @pytest.mark.full

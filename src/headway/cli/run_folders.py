@@ -1,7 +1,8 @@
 """Verbs that read run folders: `explain`, `summarize`, `report`, `timeline` and `validate`."""
 
+import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from cyclopts import Parameter
 
@@ -9,6 +10,8 @@ from headway.cli.options import RunFolder, flag, output_to
 from headway.cli.page import AsJson, Page, say
 from headway.errors import HeadwayError
 from headway.types import Json
+
+FOLLOW_S: Final = 2.0  # time between two looks for a new batch of a search
 
 
 def explain(
@@ -76,21 +79,34 @@ def summarize(
 
 
 def report(
-    *runs: Annotated[Path, Parameter(help="Run folders, the baseline first, or one study folder.")],
+    *runs: Annotated[Path, Parameter(help="Run folders, the baseline first, or one folder of a study or a search.")],
     output: Annotated[Path | None, output_to("File to write. Default: report.html beside the runs.")] = None,
+    follow: Annotated[
+        bool, Parameter(name="--follow", negative="", help="Write the page of a search again until the search ends.")
+    ] = False,
     as_json: AsJson = False,
 ) -> Page | Json:
-    """Write an HTML report of runs, a comparison or a sweep.
+    """Write an HTML report of runs, a comparison, a sweep or a search.
 
     The page is one file and needs no network.
     """
     from headway.display.progress import Bar
+    from headway.evolve.journal import is_search
+    from headway.evolve.search_page import follow_search, report_search
     from headway.report.page import report as write
 
     if not runs:
         raise HeadwayError("report: no folder. Name one that `headway run -o` or `headway compare -o` wrote.")
-    with Bar(None, "runs") as progress:
-        path = write(runs, output, progress.update)
+    searched = len(runs) == 1 and is_search(runs[0])
+    if follow and not searched:
+        raise HeadwayError("report: --follow needs the folder of one search, which `headway evolve -o` writes.")
+    if follow:
+        path = follow_search(runs[0], output, lambda: time.sleep(FOLLOW_S))
+    elif searched:
+        path = report_search(runs[0], output)
+    else:
+        with Bar(None, "runs") as progress:
+            path = write(runs, output, progress.update)
     say(f"wrote {path}")
     return {"report": str(path)} if as_json else Page([f"Open {path} in a browser."])
 

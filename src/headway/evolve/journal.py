@@ -32,6 +32,7 @@ FORMAT: Final = 1
 SEARCH: Final = "search.json"
 BATCH: Final = "batches/{:04}.json"
 LOOKS: Final = "looks.json"
+RESULT: Final = "result.json"
 REMEDY: Final = "Restore it, or choose another folder."
 
 
@@ -57,18 +58,7 @@ class Journal:
         self._write(SEARCH, expected)
 
     def batches(self) -> list[list[Judged]]:
-        batches: list[list[Judged]] = []
-        while self.folder is not None and (file := self.folder / BATCH.format(len(batches))).is_file():
-            data = _read(file)
-            if not isinstance(data, list) or not data:
-                raise HeadwayError(f"{file}: is not a batch of a search; the file was changed. {REMEDY}")
-            try:
-                batches.append(
-                    [Judged(Bundle.read(row["bundle"]), msgspec.convert(row["evaluation"], Evaluation)) for row in data]
-                )
-            except (msgspec.ValidationError, KeyError, TypeError) as error:
-                raise HeadwayError(f"{file}: is not a batch of a search ({error}). {REMEDY}") from None
-        return batches
+        return [] if self.folder is None else read_batches(self.folder)
 
     def keep(self, number: int, batch: Sequence[Judged]) -> None:
         rows = [{"bundle": bundle.document(), "evaluation": evaluation} for bundle, evaluation in batch]
@@ -88,7 +78,7 @@ class Journal:
 
     def conclude(self, result: Json, best: Bundle) -> None:
         if self.folder is not None:
-            self._write("result.json", result)
+            self._write(RESULT, result)
             best.write(self.folder / "best.yaml")
 
     def _write(self, name: str, document: object) -> None:
@@ -96,6 +86,35 @@ class Journal:
             return
         text = msgspec.json.format(msgspec.json.encode(document), indent=1)
         replace_file(self.folder / name, text + b"\n")
+
+
+def is_search(folder: Path) -> bool:
+    return (folder / SEARCH).is_file()
+
+
+def read_search(folder: Path) -> tuple[Json, Json | None]:
+    """Return the description of the search in a folder, and its conclusion; None while the search runs."""
+    result = folder / RESULT
+    documents = [_read(folder / SEARCH), _read(result) if result.is_file() else None]
+    if not isinstance(documents[0], dict) or not isinstance(documents[1], dict | None):
+        raise HeadwayError(f"{folder}: does not describe a search; a file was changed. {REMEDY}")
+    return documents[0], documents[1]
+
+
+def read_batches(folder: Path) -> list[list[Judged]]:
+    """Return the complete batches of a search, in order."""
+    batches: list[list[Judged]] = []
+    while (file := folder / BATCH.format(len(batches))).is_file():
+        data = _read(file)
+        if not isinstance(data, list) or not data:
+            raise HeadwayError(f"{file}: is not a batch of a search; the file was changed. {REMEDY}")
+        try:
+            batches.append(
+                [Judged(Bundle.read(row["bundle"]), msgspec.convert(row["evaluation"], Evaluation)) for row in data]
+            )
+        except (msgspec.ValidationError, KeyError, TypeError) as error:
+            raise HeadwayError(f"{file}: is not a batch of a search ({error}). {REMEDY}") from None
+    return batches
 
 
 def _read(file: Path) -> Any:

@@ -1,5 +1,6 @@
 """The report of a search for people: the Pareto front, the winner's code, and the held-out comparison."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from headway.display.progress import Bar
 from headway.evolve.benchmark import Benchmark
 from headway.evolve.evaluation import Evaluation
 from headway.evolve.final import Conclusion, Contestant, points
-from headway.evolve.fitness import FAILED, Gain, over_baseline, share
+from headway.evolve.fitness import Gain, over_baseline, share
+from headway.evolve.journal import Judged
 from headway.evolve.objectives import COMPLEXITY, PRIMARY
 from headway.evolve.repeated import Searches
 from headway.evolve.selection import SHOWN
@@ -183,22 +185,24 @@ GAIN = "gain over the baseline"
 
 
 def conclusion_view(conclusion: Conclusion) -> View:
-    charts = {"search": _search_chart, "front": _front_chart, "held-out": _held_out_chart}
-    return View(Group(*report(conclusion)), {name: partial(draw, conclusion) for name, draw in charts.items()})
+    charts = {
+        "search": partial(candidates_chart, conclusion.judged),
+        "front": partial(front_chart, conclusion.judged, conclusion.winner.id),
+        "held-out": partial(_held_out_chart, conclusion),
+    }
+    return View(Group(*report(conclusion)), charts)
 
 
-def _search_chart(conclusion: Conclusion) -> list[Figure]:
+def candidates_chart(judged: Sequence[Judged]) -> list[Figure]:
     """Chart the gain of each candidate on train, and the best gain so far."""
     rows: list[Json] = []
     best: float | None = None
-    for number, judged in enumerate(conclusion.judged, 1):
-        gain = judged.evaluation.fitness[PRIMARY]
+    for number, each in enumerate(judged, 1):
+        gain = each.evaluation.fitness[PRIMARY]
         best = gain if best is None else max(best, gain)
-        rows.append({"number": number, "name": judged.bundle.name, "gain": brief(gain), "best": brief(best)})
+        rows.append({"number": number, "name": each.bundle.name, "gain": brief(gain), "best": brief(best)})
     across = axis("number", "candidate")
-    # Failed candidates have a gain of -1000 %: the axis shows the range of the others.
-    low = min((row["gain"] for row in rows if row["gain"] > FAILED), default=-1.0)
-    scale = {"domain": [min(low, 0.0), max(row["best"] for row in rows) + 0.01], "clamp": True} if rows else {}
+    scale = {"domain": [_lowest(judged), max(row["best"] for row in rows) + 0.01], "clamp": True} if rows else {}
     up = axis("gain", GAIN, axis={"format": ".0%"}, scale=scale)
     hint = hints(("name", "candidate"), ("number", "number"), ("gain", GAIN))
     points = {"mark": {"type": "point", "filled": True, "color": GREY}}
@@ -211,13 +215,21 @@ def _search_chart(conclusion: Conclusion) -> list[Figure]:
     return [("Candidates on train; the line is the best so far", drawn)] if rows else []
 
 
-def _front_chart(conclusion: Conclusion) -> list[Figure]:
-    """Chart gain against complexity, with the Pareto front and the winner."""
-    working = {each.bundle.id: each for each in conclusion.judged if each.evaluation.fitness[PRIMARY] > FAILED}
+def _lowest(judged: Sequence[Judged]) -> float:
+    """Return the lower end of an axis of gains. Failed and stopped candidates lie far below it: with them on the axis,
+    the good ones could not be told apart."""
+    gains = [each.evaluation.fitness[PRIMARY] for each in judged]
+    return min(0.0, max(min(gains), -2 * max(0.05, *gains)))
+
+
+def front_chart(judged: Sequence[Judged], winner: str) -> list[Figure]:
+    """Chart gain against complexity, with the Pareto front. `winner` is the id of the winner."""
+    low = _lowest(judged) if judged else 0.0
+    working = {each.bundle.id: each for each in judged if each.evaluation.fitness[PRIMARY] >= low}
     points = [(each.evaluation.fitness[COMPLEXITY], each.evaluation.fitness[PRIMARY]) for each in working.values()]
     rows = [
         {
-            "policy": "winner" if each.bundle.id == conclusion.winner.id else "candidate",
+            "policy": "winner" if each.bundle.id == winner else "candidate",
             "label": each.bundle.name,
             "x": brief(x),
             "y": brief(y),
@@ -230,18 +242,23 @@ def _front_chart(conclusion: Conclusion) -> list[Figure]:
 
 
 def _held_out_chart(conclusion: Conclusion) -> list[Figure]:
-    """Chart the gain of the winner and of every built-in policy on the held-out part, with 95 % intervals."""
+    return held_out_chart([each.document() for each in conclusion.contestants])
+
+
+def held_out_chart(contestants: Sequence[Json]) -> list[Figure]:
+    """Chart the gain of the winner and of every other policy on the held-out part, with 95 % intervals. `contestants`
+    has the rows of `Conclusion.document()["held_out"]`."""
     roles = {"winner": "best", "baseline": "baseline"}
     rows = [
         {
-            "name": contestant.name,
-            "value": contestant.gain.mean,
-            "low": contestant.gain.low,
-            "high": contestant.gain.high,
-            "role": roles.get(contestant.kind, "other"),
+            "name": contestant["name"],
+            "value": contestant["gain"]["mean"],
+            "low": contestant["gain"]["low"],
+            "high": contestant["gain"]["high"],
+            "role": roles.get(contestant["kind"], "other"),
         }
-        for contestant in conclusion.contestants
-        if contestant.evaluation.ok
+        for contestant in contestants
+        if contestant["ok"]
     ]
     return [("On held-out cases", ranked_bars(GAIN, rows, share=True))] if rows else []
 

@@ -24,15 +24,17 @@ class Markup(str):
     __slots__ = ()
 
 
-def page(title: str, parts: Iterable[str]) -> str:
+def page(title: str, parts: Iterable[str], refresh_s: int | None = None) -> str:
     """Return a whole page with the scripts that draw its charts, and their licences. `parts` are already HTML; the
-    title is plain text. The page allows only these scripts, which it identifies by their hashes."""
+    title is plain text. The page allows only these scripts, which it identifies by their hashes. With `refresh_s`, the
+    browser loads the page again after so many seconds."""
     scripts = [_asset(name) for name in SCRIPTS]
     licences = details("Licences of the scripts that draw the charts", f"<pre>{text(_asset('LICENSES.txt'))}</pre>")
     template = Template(resources.files("headway.report").joinpath("page.html").read_text(encoding="utf-8"))
     hashes = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
     return template.substitute(
         title=escape(title),
+        refresh="" if refresh_s is None else f'\n<meta http-equiv="refresh" content="{refresh_s}">',
         body="\n".join([*parts, f"<footer>{licences}</footer>"]),
         allowed=f"; script-src {hashes}",
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
