@@ -15,7 +15,7 @@ from headway.errors import InvariantError
 
 Progression = tuple[int, int, int, int]
 
-WRITE_OUT = 4096  # if a bucket has at most this many steps, all its gaps are listed and sorted
+WRITE_OUT = 512  # if a bucket has at most this many steps, all its gaps are listed and sorted
 SAMPLE = 512  # approximate number of progressions that are sampled to choose the bucket width
 BUCKETS_LOG2 = 10  # log2 of the number of buckets that divide the middle 90 % of the gaps
 NARROWING = 4  # when a bucket is split, the new buckets are narrower by at least this many bits
@@ -152,5 +152,5 @@ def _inside(runs: list[int], ranks: list[int], shift: int) -> dict[int, int]:
         for gap in range(first, first + steps * increment, increment) if increment else [first] * steps:
             weights[gap] = weights.get(gap, 0) + weight
     gaps = sorted(weights)
-    ends = list(accumulate(weights[gap] for gap in gaps))
+    ends = list(accumulate(map(weights.__getitem__, gaps)))
     return {rank: gaps[bisect_right(ends, rank)] for rank in ranks}

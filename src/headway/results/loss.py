@@ -12,9 +12,10 @@ no time counts under `rejected` or `failed`. Any other late request that lost no
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import accumulate, repeat
+from operator import add
+from typing import Final, NamedTuple
 
 from headway.results.recorder import FAILED, REJECTED, RequestColumns
 from headway.results.time_split import QUEUED, TimeSplit
@@ -31,7 +32,16 @@ MOST: Final = 2000  # of more late requests, or of more requests for the usual t
 LEAST_PS: Final = PS_PER_SECOND
 QUICK: Final = 10  # one request in this many is at least as quick as the usual time
 
-Usual = Mapping[tuple[str, int, int], float]  # (part, model, bits of the number of tokens) -> picoseconds per token
+Group = tuple[str, int, int]  # (part, model, bits of the number of tokens)
+Usual = Mapping[Group, float]  # picoseconds per token
+
+
+class Work(NamedTuple):
+    """What some requests did in one part: a column each."""
+
+    times: Sequence[int]
+    tokens: Sequence[int]
+    groups: Sequence[Group]
 
 
 class Loss:
@@ -51,18 +61,28 @@ class Loss:
         """`counted` are the rows that the metrics count. `missed` maps each row that missed a target or was not
         completed to the targets that it missed. `tpot_ps` returns the target of a row."""
         self._requests = requests
-        self._tpot_ps = tpot_ps
         judged = every_kth(counted) if missed or not has_targets else []
-        parts = {row: split.of(row) for row in judged}
-        usual = usual_times(requests, parts)
-        rows = every_kth(list(missed)) if has_targets else judged
+        times = split.columns(judged)
+        work = work_of(requests, judged, times)
+        usual = usual_times(work)
+        rows = judged
+        if has_targets:
+            rows = every_kth(list(missed))
+            times = split.columns(rows)
+            work = work_of(requests, rows, times)
+        targets = [tpot_ps(row) for row in rows] if has_targets else []
+        lost = {
+            part: lost_work(work[part], usual, targets if part == "decode" else [])
+            if part in work
+            else [float(time) if time > 0 else 0.0 for time in column]
+            for part, column in times.items()
+        }
         self._shares: dict[int, dict[str, float]] = {}
-        for row in rows:
-            times = parts.get(row) or split.of(row)
-            lost = {part: time for part, time in self._lost(row, times, usual) if time > 0}
-            total = sum(lost.values())
-            if row in missed or (2 * total >= sum(times.values()) and total >= LEAST_PS):
-                self._shares[row] = self._divide(row, times, lost, missed.get(row, ()))
+        for place in range(len(rows)) if has_targets else late_places(rows, missed, times, lost):
+            row = rows[place]
+            own = {part: column[place] for part, column in times.items() if column[place]}
+            waste = {part: column[place] for part, column in lost.items() if column[place]}
+            self._shares[row] = self._divide(row, own, waste, missed.get(row, ()))
         self.late = list(self._shares)
         late, of = (len(missed), len(counted)) if has_targets else (len(self.late), len(rows))
         self.late_share = late / of if of else 0.0
@@ -109,18 +129,6 @@ class Loss:
         first, last = (rows[min(bisect_left(sums, part * sums[-1]), len(rows) - 1)] for part in (0.05, 0.95))
         return self._requests.arrival_ps[first], self._requests.arrival_ps[last]
 
-    def _lost(self, row: int, times: Mapping[str, int], usual: Usual) -> Iterator[tuple[str, float]]:
-        target = self._tpot_ps(row)
-        for part, time in times.items():
-            if part in WORK:
-                size = tokens_of(self._requests, row, part)
-                rate = usual.get(_group(self._requests, row, part), 0.0)
-                if part == "decode" and target is not None:
-                    rate = min(rate, target)
-                yield part, time - rate * size
-            else:
-                yield part, float(time)
-
     def _divide(
         self, row: int, times: Mapping[str, int], lost: Mapping[str, float], targets: Collection[str]
     ) -> dict[str, float]:
@@ -151,26 +159,59 @@ def every_kth(rows: Sequence[int]) -> Sequence[int]:
     return rows[:: -(-len(rows) // MOST) or 1]
 
 
-def tokens_of(requests: RequestColumns, row: int, part: str) -> int:
-    """Return the number of tokens that a request computes or sends in a part of its time."""
+def late_places(
+    rows: Sequence[int], ended: Collection[int], times: Mapping[str, Sequence[int]], lost: Mapping[str, Sequence[float]]
+) -> list[int]:
+    """Return the places in `rows` of the requests that are late in a run without targets: those in `ended`, which were
+    not completed, and those that lost much of their time."""
+    whole, waste = [0] * len(rows), [0.0] * len(rows)
+    for part, column in times.items():
+        whole, waste = list(map(add, whole, column)), list(map(add, waste, lost[part]))
+    return [
+        place
+        for place, (row, time, total) in enumerate(zip(rows, whole, waste, strict=True))
+        if (total >= LEAST_PS and 2 * total >= time) or row in ended
+    ]
+
+
+def tokens_of(requests: RequestColumns, rows: Sequence[int], part: str) -> list[int]:
+    """Return the number of tokens that each of these requests computes or sends in a part of its time."""
     if part == "decode":
-        return max(1, requests.output_tokens[row] - 1)
-    cached = requests.cached_tokens[row] if part == "prefill" else 0
-    return max(1, requests.prompt_tokens[row] - cached)
+        outputs = requests.output_tokens
+        return [max(1, outputs[row] - 1) for row in rows]
+    prompts, cached = requests.prompt_tokens, requests.cached_tokens
+    if part == "prefill":
+        return [max(1, prompts[row] - cached[row]) for row in rows]
+    return [max(1, prompts[row]) for row in rows]
 
 
-def usual_times(requests: RequestColumns, parts: Mapping[int, Mapping[str, int]]) -> Usual:
-    rates: dict[tuple[str, int, int], list[float]] = {}
-    for row, times in parts.items():
-        for part in WORK:
-            if part in times:
-                rate = times[part] / tokens_of(requests, row, part)
-                rates.setdefault(_group(requests, row, part), []).append(rate)
+def work_of(requests: RequestColumns, rows: Sequence[int], times: Mapping[str, Sequence[int]]) -> dict[str, Work]:
+    """Return what these requests did in each part of `WORK`. Only requests in the same group are compared: the time per
+    token hardly depends on the number of tokens in decode, but a short prompt has much more time per token than a long
+    one."""
+    models = [requests.model[row] for row in rows]
+    work = {}
+    for part in (part for part in WORK if part in times):
+        tokens = tokens_of(requests, rows, part)
+        bits = repeat(0) if part == "decode" else map(int.bit_length, tokens)
+        work[part] = Work(times[part], tokens, list(zip(repeat(part), models, bits, strict=False)))
+    return work
+
+
+def usual_times(work: Mapping[str, Work]) -> Usual:
+    rates: dict[Group, list[float]] = {}
+    for part in work.values():
+        for time, tokens, group in zip(*part, strict=True):
+            if time:
+                rates.setdefault(group, []).append(time / tokens)
     return {group: sorted(values)[len(values) // QUICK] for group, values in rates.items()}
 
 
-def _group(requests: RequestColumns, row: int, part: str) -> tuple[str, int, int]:
-    """Return the group of requests that are compared in a part. The time per token hardly depends on the number of
-    tokens in decode, but a short prompt has much more time per token than a long one."""
-    bits = 0 if part == "decode" else tokens_of(requests, row, part).bit_length()
-    return part, requests.model[row], bits
+def lost_work(work: Work, usual: Usual, targets: Sequence[int | None]) -> list[float]:
+    """Return the time of each request beyond its usual time, or 0. `targets`, if there are any, are the most that
+    the usual times per token may be."""
+    rates = [usual.get(group, 0.0) for group in work.groups]
+    if targets:
+        rates = [rate if most is None else min(rate, most) for rate, most in zip(rates, targets, strict=True)]
+    more = zip(work.times, rates, work.tokens, strict=True)
+    return [lost if (lost := time - rate * tokens) > 0 else 0.0 for time, rate, tokens in more]

@@ -24,6 +24,7 @@ COLUMNS: Final = (
     "transferred_ps", "finished_ps", "prefill_instance", "instance", "redirects", "preempted_ps", "loading_ps",
     "ready_ps", "interrupted_ps", "joined_ps", "outcome",
 )  # fmt: skip
+AT_ONCE: Final = 4096  # number of requests whose times are in memory at a time
 
 
 class LimitTimes:
@@ -52,15 +53,19 @@ class LimitTimes:
         return {**held, limit: held.get(limit, 0) + at - self.times[place]}
 
     def between(self, begin: int, end: int) -> dict[str, int]:
+        """Return how long each limit held from `begin` to `end`."""
+        place = bisect_right(self.times, begin) - 1
+        if place == bisect_right(self.times, end) - 1:  # the usual case: no change
+            limit = self.totals[place][0] if place >= 0 else ""
+            return {limit: end - begin} if limit else {}
         before = self.until(begin)
         return {limit: time - before.get(limit, 0) for limit, time in self.until(end).items()}
 
 
 class TimeSplit:
     def __init__(self, requests: RequestColumns, limits: Iterable[QueueLimit], ended_ps: int) -> None:
-        self.columns = [getattr(requests, name) for name in COLUMNS]
         self.ended_ps = ended_ps
-        self.left_ps = Waits(requests, ended_ps).left_ps
+        self.columns_of_requests = [*(getattr(requests, name) for name in COLUMNS), Waits(requests, ended_ps).left_ps]
         self.limits: dict[int, LimitTimes] = {}
         for change in limits:
             self.limits.setdefault(change.instance, LimitTimes()).add(change)
@@ -68,47 +73,58 @@ class TimeSplit:
     def total(self, rows: Sequence[int]) -> dict[str, int]:
         """Return the time of these requests in each part, in picoseconds. Parts without time are left out."""
         sums = dict.fromkeys(PARTS, 0)
-        for row in rows:
-            for part, time in self._parts(row, *[column[row] for column in self.columns]):
-                sums[part] += time
+        for begin in range(0, len(rows), AT_ONCE):
+            for part, times in self.columns(rows[begin : begin + AT_ONCE]).items():
+                sums[part] += sum(times)
         return {part: time for part, time in sums.items() if time}
 
     def of(self, row: int) -> dict[str, int]:
         """Return the time of one request in each part, in picoseconds."""
         return self.total([row])
 
-    def _parts(
-        self, row: int, arrival: int, routed: int, enqueued: int, started: int, first: int, handed: int, begun: int,
-        arrived: int, finished: int, prefill: int, instance: int, moved: int, preempted: int, loading: int, ready: int,
-        interrupted: int, joined: int, outcome: int,
-    ) -> list[tuple[str, int]]:  # fmt: skip
-        end = finished if finished >= 0 else self.ended_ps
-        if enqueued < 0:  # the request never reached an instance
-            return [("router", (routed if routed >= 0 else end) - arrival)]
-        parts = [("router", enqueued - arrival)]
-        if moved:
-            return [*parts, ("moved", end - enqueued)]
-        left = min(self.left_ps[row], end)
-        home = prefill if prefill >= 0 else instance
-        parts += self._wait(home, enqueued, left)
-        if started < 0:
-            return parts
-        computed = handed if handed >= 0 else first if first >= 0 and prefill < 0 else end
-        parts.append(("load", loading))
-        if ready:
-            parts += self._wait(home, left + loading, left + loading + ready)
-        parts.append(("prefill", computed - left - loading - ready - interrupted))
-        if handed >= 0:
-            sent = begun if begun >= 0 else end
-            there = max(sent, arrived if arrived >= 0 else end)
-            # A request that completed has joined; folders of older versions do not have the time.
-            computed = joined if joined >= 0 else there if outcome == COMPLETED else end
-            parts += [("transfer_wait", sent - handed), ("transfer", there - sent)]
-            parts += self._wait(instance, there, computed)
-        return [*parts, ("preemption", interrupted + preempted), ("decode", end - computed - preempted)]
+    def columns(self, rows: Sequence[int]) -> dict[str, list[int]]:
+        """Return for each part the time of each of these requests, in picoseconds. Parts without time are left out."""
+        split: dict[str, list[int]] = {part: [0] * len(rows) for part in PARTS}
+        router, load, prefill, decode = split["router"], split["load"], split["prefill"], split["decode"]
+        picked = [map(column.__getitem__, rows) for column in self.columns_of_requests]
+        for place, (
+            arrival, routed, enqueued, started, first, handed, begun, arrived, finished, prefill_instance, instance,
+            moved, preempted, loading, ready, interrupted, joined, outcome, left,
+        ) in enumerate(zip(*picked, strict=True)):  # fmt: skip
+            end = finished if finished >= 0 else self.ended_ps
+            if enqueued < 0:  # the request never reached an instance
+                router[place] = (routed if routed >= 0 else end) - arrival
+                continue
+            router[place] = enqueued - arrival
+            if moved:
+                split["moved"][place] = end - enqueued
+                continue
+            if left > end:
+                left = end
+            home = prefill_instance if prefill_instance >= 0 else instance
+            self._add_wait(split, place, home, enqueued, left)
+            if started < 0:
+                continue
+            computed = handed if handed >= 0 else first if first >= 0 and prefill_instance < 0 else end
+            prefill[place] = computed - left - loading - ready - interrupted
+            load[place] = loading
+            if ready:
+                self._add_wait(split, place, home, left + loading, left + loading + ready)
+            if handed >= 0:
+                sent = begun if begun >= 0 else end
+                there = max(sent, arrived if arrived >= 0 else end)
+                # A request that completed has joined; folders of older versions do not have the time.
+                computed = joined if joined >= 0 else there if outcome == COMPLETED else end
+                split["transfer_wait"][place], split["transfer"][place] = sent - handed, there - sent
+                self._add_wait(split, place, instance, there, computed)
+            split["preemption"][place] = interrupted + preempted
+            decode[place] = end - computed - preempted
+        return {part: times for part, times in split.items() if any(times)}
 
-    def _wait(self, instance: int, begin: int, end: int) -> list[tuple[str, int]]:
-        times = self.limits.get(instance)
-        held = {} if times is None or end <= begin else times.between(begin, end)
-        parts = [(f"queue.{limit}", time) for limit, time in held.items() if time]
-        return [*parts, ("queue.step", end - begin - sum(held.values()))]
+    def _add_wait(self, split: dict[str, list[int]], place: int, instance: int, begin: int, end: int) -> None:
+        rest = end - begin
+        if rest > 0 and instance in self.limits:
+            for limit, time in self.limits[instance].between(begin, end).items():
+                split[f"queue.{limit}"][place] += time
+                rest -= time
+        split["queue.step"][place] += rest

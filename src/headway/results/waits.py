@@ -128,12 +128,16 @@ class Spans:
         self.before: list[int] = []  # for each span: total covered time before its start
 
     def add(self, begin: int, end: int) -> None:
-        if self.begins and begin <= self.ends[-1]:
-            self.ends[-1] = max(self.ends[-1], end)
-            return
-        before = self.before[-1] + self.ends[-1] - self.begins[-1] if self.begins else 0
+        ends, before = self.ends, 0
+        if ends:
+            last = ends[-1]
+            if begin <= last:
+                if end > last:
+                    ends[-1] = end
+                return
+            before = self.before[-1] + last - self.begins[-1]
         self.begins.append(begin)
-        self.ends.append(end)
+        ends.append(end)
         self.before.append(before)
 
     def until(self, at: int) -> int:

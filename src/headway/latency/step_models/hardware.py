@@ -178,21 +178,26 @@ class Hardware:
                 base, rise = self._extend(decodes)
             return base + self._kv * context, rise, FOREVER
         known = self._chunks
-        first = increment = past = longest = 0
-        tokens = decodes
-        for length, before in chunks:
-            base, slope, rise = known[length] if length in known else self._chunk(length)
-            first += base + slope * before
-            increment += rise
-            tokens += length
-            past |= before
-            if length > longest:
-                longest = length
+        if len(chunks) == 1:  # the usual case: the same as below, but faster
+            ((longest, past),) = chunks
+            base, slope, increment = known[longest] if longest in known else self._chunk(longest)
+            first = base + slope * past if past else base
+            tokens, sequences = decodes + longest, decodes + 1
+        else:
+            first = increment = past = longest = 0
+            tokens, sequences = decodes, decodes + len(chunks)
+            for length, before in chunks:
+                base, slope, rise = known[length] if length in known else self._chunk(length)
+                first += base + slope * before
+                increment += rise
+                tokens += length
+                past |= before
+                if length > longest:
+                    longest = length
         try:
             first += self._tokens[tokens]
         except KeyError:
             first += self.token_ps(tokens)
-        sequences = decodes + len(chunks)
         if sequences >= len(self._decode):
             self._extend(sequences)
         first += self._sequences[sequences] + self._mixed[decodes > 0][past > 0]

@@ -87,12 +87,13 @@ def _loading(run: Observed, instance: int, load: int) -> dict[int, tuple[int, in
         end = requests.handed_ps[row] if requests.handed_ps[row] >= 0 else requests.first_token_ps[row]
         if requests.started_ps[row] >= 0 and end >= 0 and run.home(row) == instance:
             times[row] = end - requests.started_ps[row]
-    rates = sorted(time / tokens_of(requests, row, "prefill") for row, time in times.items())
+    tokens = dict(zip(times, tokens_of(requests, list(times), "prefill"), strict=True))
+    rates = sorted(time / tokens[row] for row, time in times.items())
     usual = rates[len(rates) // QUICK] if rates else 0.0
     return {
         row: (requests.started_ps[row], requests.started_ps[row] + min(time, load))
         for row, time in times.items()
-        if names_of(run)[row] and time - usual * tokens_of(requests, row, "prefill") >= LONG * load
+        if names_of(run)[row] and time - usual * tokens[row] >= LONG * load
     }
 
 

@@ -114,13 +114,14 @@ def _around(run: Observed, row: int, total: Sequence[int], repeated: Sequence[in
 def _retries(run: Observed) -> list[int]:
     """Return the counted requests that repeat an earlier attempt."""
     requests, table = run.requests, run.result.requests
-    policies = _policies(run)
+    policies, sessions = _policies(run), table.column("session")
+    if not policies and not any(sessions):
+        return []
     # (time, tenant, prompt tokens) of expected retries -> the numbers of their attempts
     due: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
     seen: set[tuple[int, str, int]] = set()
     again = []
     columns = requests.select("arrival_ps", "tenant", "prompt_tokens", "turn", "outcome", "finished_ps")
-    sessions = table.column("session")
     for row, (arrival, tenant, tokens, turn, outcome, end) in enumerate(columns):
         expected = due.get((arrival, tenant, tokens))
         attempt = expected.pop() if expected else 0
