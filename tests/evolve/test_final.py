@@ -209,6 +209,7 @@ def suite_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.mark.full
 def test_the_verb_prints_tables_code_and_a_verdict_and_writes_a_bundle_that_runs(
     headway: Run, suite_file: Path, tmp_path: Path
 ) -> None:

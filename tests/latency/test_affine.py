@@ -144,7 +144,7 @@ def test_a_roofline_gives_its_run_up_exactly_where_the_other_side_overtakes(
     assert beyond > first + k_max * increment
 
 
-@draws(20)
+@draws(6)
 @given(models, steps(), st.lists(chunk, min_size=1, max_size=4))
 def test_a_step_with_several_chunks_costs_at_least_each_of_them_alone(
     model: LatencyModel, step: tuple[int, int, list[Chunk]], more: list[Chunk]

@@ -183,6 +183,7 @@ def test_no_step_is_faster_than_the_memory_or_the_arithmetic_of_the_card() -> No
         assert model.run(0, 0, [(tokens, 0)])[0] > flop / float(H200.flops) * 1e12
 
 
+@pytest.mark.full
 @needed
 def test_tensor_parallelism_splits_the_work_and_pays_for_the_all_reduce() -> None:
     one, four = kernels("llama-3.1-70b"), kernels("llama-3.1-70b", tp=4)

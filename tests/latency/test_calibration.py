@@ -57,6 +57,7 @@ def written(file: Path, rows: list[Row]) -> Path:
     return file
 
 
+@pytest.mark.full
 def test_a_profile_is_found_again_from_its_own_steps(tmp_path: Path) -> None:
     found = calibrate(written(tmp_path / "steps.csv", made()), H200)
     assert {one.phase for one in found.errors} == {"decode", "prefill", "mixed"}
@@ -224,6 +225,7 @@ def test_the_command_writes_a_profile_that_a_scenario_can_name(tmp_path: Path, r
     assert headway.simulate({"workload": workload, "cluster": cluster}).summary()["requests"]["completed"] == 3
 
 
+@pytest.mark.full
 def test_its_json_has_the_errors_and_a_missing_gpu_is_said(tmp_path: Path, run_headway: Run) -> None:
     written(tmp_path / "steps.csv", made())
     done = run_headway("calibrate", "steps.csv", "-o", "mine.yaml", "--json", cwd=tmp_path)

@@ -95,7 +95,9 @@ def test_a_slow_engine_slows_all_parts() -> None:
     assert slow.run_group([DECODING, DECODING])[0] == pytest.approx(2 * model.run_group([DECODING, DECODING])[0])
 
 
-@pytest.mark.parametrize(("tokens", "gpus"), [(1, 2), (4, 2), (16, 2), (16, 8), (64, 4)])
+@pytest.mark.parametrize(
+    ("tokens", "gpus"), [(1, 2), (4, 2), (16, 2), (16, 8), pytest.param(64, 4, marks=pytest.mark.full)]
+)
 def test_the_busiest_gpu_is_that_of_random_choices(tokens: int, gpus: int) -> None:
     experts, visits, draws = 128, 8, Random(1)
     reads, rows = [], []

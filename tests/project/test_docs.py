@@ -217,7 +217,7 @@ def _steps() -> str:
             place,
             words,
             id=f"{place} {' '.join(words)}",
-            full="--ray" in words or words[1] in ("calibrate", "evolve"),
+            full="--ray" in words or words[1] in ("calibrate", "check", "evolve"),
         )
         for place, words in HEADWAY
     ],

@@ -110,6 +110,7 @@ def test_a_mistake_with_recordings_is_one_sentence(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.full
 def test_a_recording_and_a_scenario_do_not_meet(tmp_path: Path) -> None:
     with pytest.raises(HeadwayError, match=r"is a finished run\. Name the scenario\.yaml in its folder"):
         headway.check(folder(tmp_path / "base"), SMALL, "e2e.mean>+5%")

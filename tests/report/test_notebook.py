@@ -269,6 +269,7 @@ def test_a_chart_that_does_not_exist_is_an_error_that_lists_the_others(results: 
         assert part in str(error.value)
 
 
+@pytest.mark.full
 def test_suggested_charts_can_be_drawn(run: headway.Result) -> None:
     pytest.importorskip("altair", reason="the extra `notebook` is not installed")
     with pytest.raises(HeadwayError) as error:

@@ -31,7 +31,7 @@ def bench(
     ray: RayCluster = None,
     as_json: AsJson = False,
 ) -> Page | Json:
-    """Rate routing policies on the benchmark suite, and print a row for each.
+    """Rate routing policies on the benchmark suite.
 
     The score is the mean gain in TTFT and E2E over the suite's baseline, with a 95 % interval over seeds and windows.
     """

@@ -35,10 +35,10 @@ def policy_of(source: str) -> Any:
     return policy
 
 
-@pytest.mark.parametrize("start", [0, *(pytest.param(start, marks=pytest.mark.full) for start in range(50, 400, 50))])
+@pytest.mark.parametrize("start", [0, *(pytest.param(start, marks=pytest.mark.full) for start in range(30, 390, 30))])
 def test_a_decision_is_what_the_function_alone_decides_in_as_many_steps(start: int) -> None:
     ends: dict[str, int] = {}
-    for seed in range(start, start + 50):
+    for seed in range(start, start + 30):
         source = Maker(Random(seed)).source()
         try:
             policy = policy_of(source)
@@ -56,7 +56,7 @@ def test_a_decision_is_what_the_function_alone_decides_in_as_many_steps(start: i
         if program.decision.counts and alone[0] == "gave":
             assert policy.running.spent() == running.spent()
         ends[alone[0]] = ends.get(alone[0], 0) + 1
-    assert min(ends.get("gave", 0), ends.get("failed", 0)) > 5
+    assert min(ends.get("gave", 0), ends.get("failed", 0)) > 1
 
 
 def _target(answer: Any, instances: Any) -> Any:

@@ -150,7 +150,7 @@ def slot_waits(result: headway.Result, slots: int, p: int, d: int) -> list[int]:
 @pytest.mark.parametrize(
     ("servers", "utilisation", "seeds", "requests", "resolution"),
     [
-        (3, 0.6, 1, 16_000, 0.1),
+        pytest.param(3, 0.6, 1, 16_000, 0.1, marks=pytest.mark.full),
         *(
             pytest.param(servers, utilisation, 3, 36_000, 0.04, marks=pytest.mark.full)
             for servers, utilisation in ((2, 0.5), (8, 0.7))
