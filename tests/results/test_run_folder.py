@@ -183,3 +183,26 @@ def test_a_run_that_is_read_has_the_same_findings(tmp_path: Path) -> None:
 def test_a_run_that_breaks_an_invariant_gives_no_result() -> None:
     with pytest.raises(InvariantError):
         Result.of({}, record([{**ROWS[0], "output_tokens": 0}]), fleet(2), facts())
+
+
+def test_words_are_written_as_pyyaml_writes_them() -> None:
+    words = [
+        "a",
+        "12/s",
+        "2026-11",
+        "llama-3.1-8b",
+        "a...",
+        "a---",
+        "0x1f",
+        "1e3",
+        "1_000",
+        "null",
+        "yes",
+        "007",
+        "a./-",
+    ]
+    others = ["", "-", "---", "...", "a b", "a:", "a: b", "#a", "a #b", "é", "[a", "a,b", "_", "a\n", "\t", "0\n"]
+    document = {text: [text, {text: text}] for text in (*words, *others)}
+    plain = yaml.dump(document, Dumper=yaml.SafeDumper, sort_keys=False, allow_unicode=True)
+    assert yaml.dump(document, Dumper=store._Dumper, sort_keys=False, allow_unicode=True) == plain
+    assert yaml.safe_load(plain) == document

@@ -26,12 +26,14 @@ No file contains a wall-clock time. The files are not compressed, because zlib's
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import msgspec
 import yaml
+from yaml.emitter import ScalarAnalysis
 
 from headway import __version__
 from headway.config.wording import cut
@@ -63,6 +65,7 @@ LONGEST: Final = 300  # maximum number of characters of a path in an error messa
 # Keys that readers of a run rely on, with their types.
 PARTS_OF_SCENARIO: Final = {"workload": dict, "cluster": dict, "policies": dict, "seed": dict, "warmup": int}
 PARTS_OF_SUMMARY: Final = {"requests": dict, "latency": dict, "instances": list}
+WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]*")
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader is ten times as fast
 # The other lists of a result: name of the list -> its file, and the type of the lines in it.
 LISTS: Final[dict[str, tuple[str, Any]]] = {
@@ -114,6 +117,13 @@ class Manifest(msgspec.Struct):
 class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: object) -> bool:  # write each value in full, without YAML anchors
         return True
+
+    def analyze_scalar(self, scalar: str) -> ScalarAnalysis:
+        """Return how a text may be written. Most texts are words, which may be written in every way: say so at once,
+        because PyYAML examines each character."""
+        if WORD.fullmatch(scalar) is None:
+            return super().analyze_scalar(scalar)
+        return ScalarAnalysis(scalar, False, False, True, True, True, True, True)  # not empty, and only one line
 
 
 def pretty(document: Json) -> str:

@@ -142,6 +142,6 @@ def _policies(run: Observed) -> dict[str, tuple[int, int]]:
     policies = {}
     for name, own in tenants.items():
         retry = own.get("retry", workload.get("retry"))
-        if retry:
+        if retry and retry["max"]:
             policies[name] = (retry["max"], duration_ps(retry["backoff"], "retry.backoff"))
     return policies
