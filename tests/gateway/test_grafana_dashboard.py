@@ -137,6 +137,7 @@ def test_each_expression_of_the_dashboard_returns_a_series(
             tokens={"path": str(tmp_path)},
             policies={"routing": "pair"},
             disaggregation={"protocol": "vllm"},
+            scaling={"policy": "concurrency", "max_replicas": 4, "interval": "200ms"},
             shadow={"other": {"policies": {"routing": "least-loaded-pair"}}},
             canary={"policies": {"routing": "prefix-pair"}, "share": 0.5, "by": "request"},
         )

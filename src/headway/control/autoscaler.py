@@ -21,6 +21,7 @@ from headway.policies.registry import ours
 from headway.policies.scaling.thresholds import Static
 from headway.types import NEVER, PS_PER_SECOND, REDIRECTED, RETRIED, SERVING, Request
 from headway.views.events import Event, Finished, FirstToken, Handed, InstanceChanged, Routed
+from headway.views.instance import InstanceView
 from headway.views.pool import NOTHING, PoolMetrics, PoolView
 
 KEPT_PS: Final = 600 * PS_PER_SECOND  # maximum window that a policy without `windows_s` may read
@@ -92,7 +93,11 @@ class Autoscaler:
         triggers: Triggers | None,
         window_ps: int,
         met: Met,
+        on_error: Callable[[PoolView, BaseException], None] | None = None,
     ) -> None:
+        """If a policy fails, `on_error` is called, and the pool keeps its number of replicas. Without `on_error`, the
+        exception reaches the caller of `decide`."""
+        self.on_error = on_error
         self.pools = tuple(pools)
         self.policies = tuple(policies)
         # Indices of the pools that the autoscaler checks. It skips static pools, even if a replica has crashed.
@@ -119,6 +124,16 @@ class Autoscaler:
         for pool, policy in zip(self.pools, self.policies, strict=True):
             pool.start(now_ps, self.window_ps, max(self.window_ps, longest(policy)))
         self.set_next(now_ps)
+
+    def add(self, now_ps: int, pool: PoolView, policy: Any, views: Sequence[InstanceView]) -> None:
+        """Observe a further pool from now on. `views` are all instances that may join any pool later."""
+        self.pools, self.policies = (*self.pools, pool), (*self.policies, policy)
+        if not isinstance(policy, Static):
+            self.scalable.append(len(self.pools) - 1)
+        if not all(map(ours, self.policies)):
+            self.lock = ViewLock(views, pools=self.pools)
+            self.lock.trust(self.policies)
+        pool.start(now_ps, self.window_ps, max(self.window_ps, longest(policy)))
 
     def set_next(self, now_ps: int) -> None:
         if self.interval_ps is not None:
@@ -234,12 +249,17 @@ class Autoscaler:
             pool.sample(now_ps)
             if self.triggers is not None and self.triggers.rate_change is not None:
                 pool.last_rate = pool.rate(self.window_ps / PS_PER_SECOND)
-            answer = self.ask(policy, pool)
             before = target = pool.replicas
             reason = ""
-            if answer is not None:
-                check_scale(policy, answer, pool)
-                target, reason = answer.replicas, answer.reason
+            try:
+                answer = self.ask(policy, pool)
+                if answer is not None:
+                    check_scale(policy, answer, pool)
+                    target, reason = answer.replicas, answer.reason
+            except (Exception, SystemExit) as error:
+                if self.on_error is None:
+                    raise
+                self.on_error(pool, error)
             after = min(max(target, pool.minimum), pool.maximum)
             if after != before:
                 reason = reason or f"bounds: {after} replicas"

@@ -22,7 +22,6 @@ from headway.views.pool import PoolView
 from headway.workload import durations
 
 PS_PER_US = 1_000_000
-NOTHING = Targets()
 
 
 def life_setup(scenario: Scenario, setup: ClusterSetup, build: Callable[[Any, str], Any]) -> LifeSetup | None:
@@ -96,12 +95,4 @@ def met_slo(
     """Return whether a finished request met the SLO of its tenant, or else the common SLO. If there is no SLO, return
     None."""
     slo = tenants.get(request.tenant, common)
-    if slo == NOTHING:
-        return None
-    if outcome != "completed":
-        return False
-    return (
-        (slo.ttft_ps is None or 0 <= first_ps - request.arrival_ps <= slo.ttft_ps)
-        and (slo.tpot_ps is None or now_ps - first_ps <= slo.tpot_ps * (output_tokens - 1))
-        and (slo.e2e_ps is None or now_ps - request.arrival_ps <= slo.e2e_ps)
-    )
+    return slo.met(request.arrival_ps, first_ps, now_ps, outcome, output_tokens)

@@ -24,6 +24,7 @@ from headway.gateway.intake import Intake
 from headway.gateway.json_web_tokens import WebTokens
 from headway.gateway.live_clock import Clock
 from headway.gateway.live_policies import read_policies
+from headway.gateway.live_scaling import LiveScaling
 from headway.gateway.live_settings import live_settings
 from headway.gateway.membership.etcd_source import EtcdSource
 from headway.gateway.membership.file_source import FileSource
@@ -142,7 +143,8 @@ class App:
         if config.peers is not None:
             self.peers = Peers(clock, plane, fleet, waiting, self.orders, config.peers, self.ledger)
             self.orders.pass_on = self.peers.order
-        optional = (self.web_tokens, self.listener, self.handover, self.peers, self.records, self.tracing)
+        self.scaling = None if config.scaling is None else LiveScaling(clock, plane, config.scaling)
+        optional = (self.scaling, self.web_tokens, self.listener, self.handover, self.peers, self.records, self.tracing)
         # The components start in this order.
         self.components: list[Component] = [
             self.tokens,
@@ -240,6 +242,10 @@ class App:
         if self.records is not None:
             self.records.attach(self.plane, self.fleet, self.intake, self.reception)
             on_end.append(self.records.record_end)
+            if self.scaling is not None:
+                self.scaling.on_scaled.append(self.records.record_scaling)
+        if self.scaling is not None:
+            on_end.append(self.scaling.record_end)
         if self.tracing is not None:
             on_end.append(self.tracing.record_end)
         contexts = {"clients": self.tls, "admin": self.admin_tls}
@@ -259,6 +265,7 @@ class App:
             listener=self.listener,
             handover=self.handover,
             records=self.records,
+            scaling=self.scaling,
             peers=self.peers,
             etcd=self.etcd_source,
             certificates={listener: context for listener, context in contexts.items() if context is not None},

@@ -26,6 +26,7 @@ from headway.gateway.engines.member import BackendSpec, read_members
 from headway.gateway.handover.live_handover import HandoverSettings
 from headway.gateway.json_web_tokens import TokenClients
 from headway.gateway.live_policies import POLICIES_FORM, read_block, read_candidate
+from headway.gateway.live_scaling import ONE_PROCESS, ScalingSettings
 from headway.gateway.membership.etcd_settings import EtcdSettings
 from headway.gateway.model_fallbacks import FallbackModels, read_fallbacks
 from headway.gateway.model_names import read_aliases
@@ -110,6 +111,9 @@ class Config(Struct, frozen=True, kw_only=True):
         Unit("mapping", _unless_empty(read_shadows), dict, form=Form.of(dict[str, CandidateSpec], None)),
         f"policies that the gateway asks but does not obey; {SHADOW}",
     ] = field(default_factory=dict, name="shadow")
+    scaling: Annotated[
+        ScalingSettings | None, "how many replicas each pool should have; see [Autoscaling](scaling.md#live)"
+    ] = None
     policy_failures: Annotated[
         int, Meta(ge=1, le=10**6), f"failures after which the former policies take over; {SHADOW}"
     ] = MOST_FAILURES
@@ -210,6 +214,8 @@ class Config(Struct, frozen=True, kw_only=True):
             raise HeadwayError("backends: name at least one engine, as in {a: {url: http://10.0.0.7:8000}}.")
         if len(dict.fromkeys(self.classes)) < len(self.classes):
             raise HeadwayError(f"classes: expected different classes, got {shown(list(self.classes))}.")
+        if self.scaling is not None and self.peers is not None:
+            raise HeadwayError(f"scaling: {ONE_PROCESS} Remove `peers` or `scaling`.")
         for name in self.aliases:
             if name in self.chains:
                 raise HeadwayError(f"aliases.{name}: a cascade has this name. Use another name.")

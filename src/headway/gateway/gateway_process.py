@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from headway.errors import HeadwayError
 from headway.gateway.app import App
 from headway.gateway.config import Config
+from headway.gateway.live_scaling import ONE_PROCESS
 from headway.gateway.peers import PeerSettings
 from headway.gateway.worker_watch import Counter, Watch, beat, is_stopped
 from headway.http.address import why_not_listening
@@ -44,6 +45,8 @@ def serve(source: Path, started: Callable[[str], None], workers: int = 1) -> Non
     """Serve until SIGTERM or Ctrl-C, then drain. When the gateway accepts requests, call `started` with its address."""
     config = Config.load(source)
     with log_to_stderr(config.log):
+        if workers > 1 and config.scaling is not None:
+            raise HeadwayError(f"scaling: {ONE_PROCESS} Remove `--workers` or `scaling`.")
         if workers == 1:
             run(config, started)
         else:

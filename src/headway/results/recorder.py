@@ -258,6 +258,18 @@ class Targets(Struct, frozen=True):
     tpot_ps: Annotated[PositiveDuration | None, "longest mean time per output token of a request"] = None
     e2e_ps: Annotated[PositiveDuration | None, "longest time from arrival to the last token"] = None
 
+    def met(self, arrival_ps: int, first_ps: int, now_ps: int, outcome: str, output_tokens: int) -> bool | None:
+        """Return whether a request that ended now met these targets. If there is no target, return None."""
+        if self.ttft_ps is None and self.tpot_ps is None and self.e2e_ps is None:
+            return None
+        if outcome != "completed":
+            return False
+        return (
+            (self.ttft_ps is None or 0 <= first_ps - arrival_ps <= self.ttft_ps)
+            and (self.tpot_ps is None or now_ps - first_ps <= self.tpot_ps * (output_tokens - 1))
+            and (self.e2e_ps is None or now_ps - arrival_ps <= self.e2e_ps)
+        )
+
 
 class PoolFacts(Struct, frozen=True):
     """Equal engines that scale together. There are at most `maximum` of them, each with `ranks` instances, and the

@@ -1,5 +1,5 @@
 """Programs of schedulers and autoscalers: each row of what they see and decide, alike however steps are computed, and
-alike in the emulator's engines."""
+alike in the emulator's engines and in a gateway's plane."""
 
 from __future__ import annotations
 
@@ -275,3 +275,30 @@ def test_an_autoscaler_s_program_reads_it(row: str) -> None:
         found.append((requests(result), result.summary()["scaling"]))
     assert found[0] == found[1]
     assert found[0][1]["scale_ups"] > 0
+
+
+TREE: Json = {
+    "if": "pool.inflight > 6 * pool.serving",
+    "then": "pool.replicas + 1",
+    "else": {"if": "pool.inflight < 2 * pool.serving", "then": "pool.replicas - 1", "else": "stay"},
+}
+SCALERS: dict[str, Json] = {
+    **{row: {"name": "code", "source": f"def scale(pool):\n    return {read}\n"} for row, read in POOL_ROWS.items()},
+    "a tree": {"name": "tree", "tree": TREE},
+    "concurrency": {"name": "concurrency", "target": 6},
+    "queue-threshold": {"name": "queue-threshold", "above": 2, "sustained_s": 2, "sustained_down_s": 2},
+    "slo-driven": {"name": "slo-driven"},
+    "kv-token": {"name": "kv-token"},
+}
+
+
+@pytest.mark.parametrize("scaler", SCALERS)
+def test_a_gateway_wants_as_many_replicas_as_the_simulation_for_the_same_inputs(scaler: str) -> None:
+    pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
+    import both_worlds
+
+    policy = SCALERS[scaler]
+    inputs, decided, views = both_worlds.scaled({**SCALED, "policies": {"scaling": policy}})
+    live: Json = {"policy": policy, "max_replicas": 4, "interval": "2s", "slo": {"ttft": "300ms"}}
+    assert both_worlds.scaled_live(inputs, views, live) == decided
+    assert decided

@@ -1,8 +1,8 @@
 """Every row of the interface tables of the design of the policies has a program that uses it.
 
 The table below names, for each row, programs of the modules beside this one. These modules run each program in the
-simulator and live: routers' programs in a gateway's control plane, and schedulers' programs in emulated engines.
-Autoscalers' programs run in the simulator."""
+simulator and live: the programs of routers and autoscalers in a gateway's control plane, and schedulers' programs in
+emulated engines."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from headway.config.wording import one_line
+from headway.control.audience import Observe
 from headway.control.expectations import Continued, running
 from headway.control.journal import Journal
 from headway.control.plane import ControlPlane
@@ -68,6 +69,7 @@ class PolicyVersions:
         self.on_failure: Callable[[str, Exception], None] = lambda arm, error: None
         self.on_change: Callable[[str], None] = lambda why: None  # called with the reason for a new version
         self.on_rebuilt: Callable[[], None] | None = None  # called after the control plane was replaced
+        self.followers: list[Observe] = []  # they receive the events of requests and engines, beside the policies
         self._context: Context | None = None
         self._estimating: tuple[Any, Any] | None = None  # settings of the estimator, and the estimator, if one runs
         self.pairs = False  # whether the policies were built for prefill and decode engines
@@ -146,6 +148,11 @@ class PolicyVersions:
         self._estimating = None if estimator is None else (spec, estimator)
         return estimator
 
+    def follow(self, observe: Observe) -> None:
+        """Call `observe` with all events from now on, whichever policies are in force. It must not raise."""
+        self.followers.append(observe)
+        self.control.observers.append(observe)
+
     def stand_in(self, now_ps: int) -> None:
         """Update which prefill and decode engines serve whole requests alone."""
         if self.pairs and self.places.stand_in():
@@ -171,6 +178,7 @@ class PolicyVersions:
         self._build(now_ps)
         waiting, flights = old.waiting.leave(), old.flights.by_id
         self.control.take_over(now_ps, flights)
+        self.control.observers.extend(self.followers)  # they already know the requests in flight
         for flight in flights.values():
             self.beliefs.touch(now_ps, flight.view.index, flight.request.path)
         if self.on_rebuilt is not None:

@@ -12,6 +12,7 @@ from msgspec import Struct
 from headway.gateway.engines.member import BackendSpec
 from headway.results.decision_log import DecisionLog
 from headway.results.decisions import PriorityRecord, Verdict
+from headway.results.recorder import ScaleRecord
 from headway.types import Estimate, Json, Request, Scorecard
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ class ChapterDocument(Struct):
     ended: list[bytes]  # encoded groups of EndedRequest
     metrics: dict[str, float]
     log: LogDocument | None
+    scaled: list[ScaleRecord] = []
 
 
 class LiveLog(DecisionLog):
@@ -164,6 +166,7 @@ class Chapter:
         self.prompts = settings.prompts  # whether the block keys of prompts are recorded
         self.rows = RowBuffer()
         self.count = 0
+        self.scaled: list[ScaleRecord] = []  # changes of the number of replicas that the scaling policy wants
         self.open: dict[int, Request] = {}  # requests that have a decision but have not ended, by request id
         self.log = LiveLog(settings.prompts) if settings.decisions else None
         self.journal = None if self.log is None else self.log.journal(0)
@@ -231,4 +234,5 @@ class Chapter:
             self.rows.pack(),
             metrics,
             None if self.log is None else self.log.document(),
+            self.scaled,
         )

@@ -34,6 +34,7 @@ WHERE: Final = ("model", "backend")
 ENGINE: Final = ("backend",)
 CANDIDATE: Final = ("candidate",)
 ARM: Final = ("arm",)
+POOL: Final = ("pool",)
 _DECLARED: Final = (
     Metric("counter", "requests", "Ended requests, by outcome and HTTP status.", (*WHERE, "outcome", "status")),
     Metric("counter", "retries", "Requests sent again to another engine, by reason.", ("reason",)),
@@ -77,6 +78,8 @@ _DECLARED: Final = (
     ),
     Metric("gauge", "policy_version", "How often the policies have been replaced."),
     Metric("counter", "policy_failures", "Decisions that a policy failed to take; a fallback took them.", ARM),
+    Metric("gauge", "wanted_replicas", "Replicas that the scaling policy wants in a pool.", POOL),
+    Metric("counter", "scaling_failures", "Checks at which a scaling policy failed; the number stays.", POOL),
     Metric("gauge", "shadow_up", "1 while a candidate is asked.", CANDIDATE),
     Metric("counter", "shadow_decisions", "Live decisions that a candidate was asked about.", (*CANDIDATE, "agrees")),
     Metric("counter", "shadow_believed_tokens", "Cached tokens a candidate would gain or lose.", (*CANDIDATE, "kind")),

@@ -60,6 +60,7 @@ def result_of(document: ChapterDocument) -> Result:
         for index, (name, engine) in enumerate(unique_names(engines).items())
     ]
     result = Result.of(_scenario(document, engines), recorder, stats, facts)
+    result.scaling_events = document.scaled
     if document.prompts:
         result.prompts = [
             Prompt(place, row.counted_tokens, row.keys, row.ends, row.max_tokens) for place, row in enumerate(rows)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend, Fleet
     from headway.gateway.handover.live_handover import Handover
     from headway.gateway.live_clock import Clock
+    from headway.gateway.live_scaling import LiveScaling
     from headway.gateway.membership.etcd_source import EtcdSource
     from headway.gateway.observing.gateway_metrics import GatewayMetrics
     from headway.gateway.observing.recent_decisions import Decisions
@@ -59,6 +60,7 @@ class StatusBoard(Struct, kw_only=True):
     listener: Listener | None
     handover: Handover | None
     records: Records | None
+    scaling: LiveScaling | None
     peers: Peers | None
     etcd: EtcdSource | None
     certificates: dict[str, LiveContext]  # by listening socket: clients or admin
@@ -113,6 +115,7 @@ class StatusBoard(Struct, kw_only=True):
             },
             "shadows": self.shadows.status(),
             "canary": self.canary.status(),
+            "scaling": None if self.scaling is None else self.scaling.status(),
             "decisions": [
                 _brief(decision, policy_name(self.plane.policies["routing"]))
                 for decision in self.decisions.last(LAST, every=True)
@@ -170,6 +173,7 @@ class StatusBoard(Struct, kw_only=True):
             "policy_failures": dict(self.failures.count),
             **self.shadows.figures(),
             **self.canary.figures(),
+            **({} if self.scaling is None else self.scaling.figures()),
         }
         for backend in self.fleet.members:
             name, view = backend.spec.name, backend.view

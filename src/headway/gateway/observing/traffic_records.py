@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from headway.gateway.plane import Plane
     from headway.gateway.reception import Reception
     from headway.policies.context import Context
+    from headway.results.recorder import ScaleRecord
 
 GRACE_S: Final = 600.0  # maximum time that a chapter waits for its last requests to end
 PENDING: Final = 4  # maximum number of ended chapters that wait for their last requests to end
@@ -96,7 +97,8 @@ class Records:
         self.current = Chapter(first, self._engines(), self.plane.policies, self.settings)
         if self.bound is not None and self.current.journal is not None:
             self.current.journal.bind(*self.bound)
-        if chapter.end == chapter.first:
+        if chapter.end == chapter.first:  # without requests, there is no folder
+            self.current.scaled = chapter.scaled
             return
         chapter.deadline = self.clock.seconds() + GRACE_S
         self.pending.append(chapter)
@@ -153,6 +155,9 @@ class Records:
                 self._close(chapter)
         elif chapter.count >= self.settings.requests or chapter.size > MOST_BYTES:
             self.roll()
+
+    def record_scaling(self, record: ScaleRecord) -> None:
+        self.current.scaled.append(record)
 
     def bind(self, context: Context, cluster: ClusterView, reported: Collection[str]) -> None:
         """Record decisions of new policies from now on: use the context that these policies received. Unless this is
