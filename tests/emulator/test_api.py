@@ -189,7 +189,12 @@ def test_token_ids_are_a_prompt_too(engine: Emulated) -> None:
 @pytest.mark.parametrize("by_header", [False, True])
 def test_a_load_generator_says_the_true_lengths_and_the_path(engine: Emulated, by_header: bool) -> None:
     key = 9_000 + by_header
-    truth = {"prompt_tokens": 330, "output_tokens": 7, "path": {"keys": [key, key + 10], "ends": [160, 330]}}
+    truth = {
+        "prompt_tokens": 330,
+        "output_tokens": 7,
+        "path": {"keys": [key, key + 10], "ends": [160, 330]},
+        "hints": {"slack_s": 2.5},
+    }
     more: dict[str, Any] = {"extra_body": {"headway": truth}}
     if by_header:
         more = {"extra_headers": {"x-headway-request": json.dumps(truth)}}

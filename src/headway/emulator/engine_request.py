@@ -36,6 +36,7 @@ class Truth(Struct, forbid_unknown_fields=True):
     path: PathKeys | None = None
     output_key: int | None = None  # block key of the answer, if later requests contain the answer in their prompts
     priority: float | None = None
+    hints: dict[str, float] = {}  # hints of the priority policy for the scheduler
     adapter: str | None = None
 
 

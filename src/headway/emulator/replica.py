@@ -30,7 +30,7 @@ from headway.sim.front_end import FrontEnd
 from headway.sim.instance import Instance
 from headway.sim.job import Job
 from headway.sim.setup import EngineSetup
-from headway.types import Request
+from headway.types import Priority, Request
 
 if TYPE_CHECKING:
     from headway.emulator.host import Host
@@ -176,7 +176,8 @@ class Replica:
         if params.get("do_remote_prefill"):
             sender = self.host.find_replica(params.get("remote_engine_id"))
             source = -1 if sender is None else sender.index
-        flight.enqueued_ps = self.room.submit(self.index + flight.rank, job, flight, request.priority, source)
+        priority = Priority(request.priority, request.truth.hints)
+        flight.enqueued_ps = self.room.submit(self.index + flight.rank, job, flight, priority, source)
 
     def _rank(self, incoming: Incoming, request: Request) -> int:
         """Return the data-parallel rank of a request: the one that its header names, or else the engine's choice. As in

@@ -25,7 +25,7 @@ from headway.sim.job import Job
 from headway.sim.lockstep import Lockstep
 from headway.sim.setup import ClusterSetup, TransferSetup
 from headway.sim.simulated_cluster import SimulatedCluster
-from headway.types import NEVER, NO_PRIORITY, PS_PER_SECOND, Request
+from headway.types import NEVER, NO_PRIORITY, PS_PER_SECOND, Priority, Request
 
 FAST: Final = 1 << 60  # bandwidth in bytes per second at which the transfer time is negligible
 UNSEEN: Final = TransferSetup(Transfer(0, FAST), 0, 1)  # transfer of KV blocks from an engine outside this process
@@ -125,7 +125,9 @@ class Room:
 
     # --- requests and faults -----------------------------------------------------------------------------------------
 
-    def submit(self, index: int, job: Job, sink: Sink, priority: float = 0.0, source: int | None = None) -> int:
+    def submit(
+        self, index: int, job: Job, sink: Sink, priority: Priority = NO_PRIORITY, source: int | None = None
+    ) -> int:
         """Send a request to an instance now, and return the current time. If another engine has computed its prompt,
         `source` is the index of that instance, or -1 for an engine outside this process."""
         now = self.catch_up()
@@ -136,7 +138,7 @@ class Room:
         if source is not None:
             self._hand_over(job, index, source)
         before = instance.run.end
-        self.clock.note_change(index, before, instance.enqueue(job, now, priority, NO_PRIORITY.hints))
+        self.clock.note_change(index, before, instance.enqueue(job, now, priority.score, priority.hints))
         self._settle(now)
         self._arm()
         return now

@@ -14,7 +14,7 @@ from headway.experiment.engines import engine_room
 from headway.policies import registry
 from headway.policies.queues import Ticket, queue_of
 from headway.scenario.scenario import Scenario
-from headway.types import Path, Request
+from headway.types import Path, Priority, Request
 from headway.views.engine import EngineView
 
 Json = dict[str, Any]
@@ -51,7 +51,7 @@ ROWS: dict[str, str] = {
     "recent figures: wait": key("ticket.request.prompt_tokens * (1 if (engine.recent_wait or 0) < 0.1 else -1)"),
     "recent figures: counts": key("(ticket.number * (7 + engine.completed + engine.preempted)) % 11"),
     "requests to schedule, by priority and hints": (
-        "def key(ticket):\n    return ticket.hints.get('slack_s', 0) - ticket.priority + ticket.preemptions\n"
+        "def key(ticket):\n    return ticket.hints.get('length', 0) - ticket.priority + ticket.preemptions\n"
     ),
     "requests to schedule, by priority": "def key(ticket):\n    return ticket.preemptions - ticket.priority\n",
     "prefill chunk sizes": (
@@ -75,9 +75,16 @@ ROWS: dict[str, str] = {
 }
 
 
+HINTING = {
+    "name": "code",
+    "source": "def prioritise(request, cluster):\n    return (1, {'length': request.prompt_tokens})\n",
+}
+
+
 def scenario(source: str, **changes: Any) -> Json:
-    scheduler = {"name": "code", "source": source}
-    return {**CROWDED, **changes, "policies": {"routing": "round-robin", "priority": "aging", "scheduler": scheduler}}
+    """Return a scenario with this scheduler. If the scheduler reads hints, the priority policy gives some."""
+    policies = {"routing": "round-robin", "priority": HINTING if "hints" in source else "aging"}
+    return {**CROWDED, **changes, "policies": {**policies, "scheduler": {"name": "code", "source": source}}}
 
 
 def requests(result: Any) -> Json:
@@ -144,10 +151,7 @@ class Kept:
         self.end = now
 
 
-LIVE_ROWS = [row for row in ROWS if "hints" not in row]  # requests over HTTP bring no hints
-
-
-@pytest.mark.parametrize("row", LIVE_ROWS)
+@pytest.mark.parametrize("row", ROWS)
 def test_an_emulated_engine_schedules_alike(row: str) -> None:
     loaded = Scenario.load(scenario(ROWS[row]))
     result, clock = headway.simulate(loaded), SlowClock()
@@ -159,7 +163,8 @@ def test_an_emulated_engine_schedules_alike(row: str) -> None:
         clock.now = planned.request.arrival_ps
         kept.append(Kept())
         job = room.job(planned.request, planned.output_tokens, planned.output_key)
-        room.submit(result.requests["instance"][number], job, kept[-1], scores[number])
+        hints = {"length": planned.request.prompt_tokens} if "hints" in row else {}
+        room.submit(result.requests["instance"][number], job, kept[-1], Priority(scores[number], hints))
     clock.now = 10**16
     room.catch_up()
     assert [one.tokens[0] for one in kept if one.tokens] == [(1, at) for at in result.requests["first_token_ps"]]

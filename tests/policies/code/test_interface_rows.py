@@ -13,7 +13,8 @@ import pytest
 
 pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 
-from test_engine_programs import LIVE_ROWS, POOL_ROWS
+from test_engine_programs import POOL_ROWS
+from test_engine_programs import ROWS as ENGINE_ROWS
 from test_interface import DECIDES, READS, SCORES
 
 DESIGN = Path(__file__).parents[4] / "shared" / "seeds" / "evolutionary-cluster-simulator.txt"
@@ -23,7 +24,7 @@ TABLES = (  # of the design, by the part of the policies that sees or returns th
     *("AutoScaleContext", "DeploymentMetrics", "ScaleDecision"),
     *("InstanceScheduler", "SchedulerContext", "BatchDecision"),
 )
-PROGRAMS = {*READS, *DECIDES, *SCORES, *LIVE_ROWS, *POOL_ROWS}
+PROGRAMS = {*READS, *DECIDES, *SCORES, *ENGINE_ROWS, *POOL_ROWS}
 LOAD = ("history: a window of the router", "history: a window of a tenant")
 SCORED = ("routing: terms of scores",)
 ROWS: dict[str, tuple[str, ...]] = {
@@ -92,7 +93,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "ScaleDecision.Action": ("current replicas",),  # a target above, at or below the current number
     "ScaleDecision.TargetReplicas": ("request rate",),
     "ScaleDecision.Reason": ("current replicas",),  # Headway words it: the program's name and what it wants
-    "InstanceScheduler.MakeBatch": ("requests to schedule, by priority",),
+    "InstanceScheduler.MakeBatch": ("requests to schedule, by priority", "requests to schedule, by priority and hints"),
     "InstanceScheduler.SelectPreemptionVictim": ("preemption victim", "who yields"),
     "InstanceScheduler.OnRequestArrival": ("on arrival and end",),
     "SchedulerContext.WaitQueue": ("wait queue",),
