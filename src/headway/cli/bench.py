@@ -37,7 +37,7 @@ def bench(
     """
     from headway.evolve.benchmark import add_to_leaderboard
     from headway.evolve.benchmark import bench as rate
-    from headway.evolve.search_tables import benchmark_report
+    from headway.evolve.benchmark_tables import benchmark_report
 
     found = rate(policies, traces=traces, salt=salt, quick=quick, workers=workers, ray=ray)
     if leaderboard is not None:

@@ -11,10 +11,13 @@ from headway.views.cluster import ClusterView
 MILLION = 1_000_000
 
 
+ESTIMATED = ("inflight_tokens", "pending_prefill_tokens")  # what the estimates of waits and TTFT read
+
+
 @policy(
     "routing",
     "least-delay",
-    exact=("inflight", "inflight_tokens", "pending_prefill_tokens", "decode_tokens", "prefix_index"),
+    exact=("inflight", "decode_tokens", "prefix_index", *ESTIMATED),
     reported=("running",),
     kind="extra",
 )
