@@ -52,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("all", *ORDER))
     parser.add_argument("out", type=Path, help="folder of the results")
-    parser.add_argument("--minutes", type=float, default=8.5, help="begin no measured run after this time")
+    parser.add_argument("--minutes", type=float, help="begin no measured run later. Default: 8.5; all: no limit")
     parser.add_argument("--quick", action="store_true", help="few steps, runs and policies: whether all of it works")
     options = parser.parse_args()
     commands = ORDER if options.command == "all" else (options.command,)
@@ -61,8 +61,9 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     if not (options.out / "own.json").exists() and OWN.exists():
         shutil.copy(OWN, options.out / "own.json")
+    minutes = options.minutes or (float("inf") if options.command == "all" else 8.5)
     for command in commands:
-        run(command, options.out, float("inf") if options.command == "all" else options.minutes, options.quick)
+        run(command, options.out, minutes, options.quick)
 
 
 if __name__ == "__main__":  # a process of `live` imports this file

@@ -18,10 +18,12 @@ from benchmarks.gpu.cases import MODEL, Case
 from benchmarks.gpu.figures import FIGURES, Row, Run, figures, lead, order, side_by_side
 from benchmarks.gpu.live_prediction import LIVE, deploy_lines, live_lines
 from benchmarks.gpu.plot import plot
+from benchmarks.gpu.steps import write_steps
 from headway import calibrate, simulate
 from headway.results.statistics import Interval
 
 PROFILE = "profile.yaml"
+FITTED = "fitted-steps.csv"
 LATENCY = "latency.json"
 PREDICTED = "predicted.csv"
 RECORDS = "measured-*.jsonl.gz"
@@ -47,18 +49,31 @@ def host_line(steps: list[dict[str, Any]]) -> tuple[float, float]:
     return float(base), float(each)
 
 
+def with_chunks_of_host(rows: list[dict[str, Any]], base: float, each: float) -> list[dict[str, Any]]:
+    """Return the steps of the fit. Chunks need more of the host than the line says. That time is added to the GPU's
+    time of the steps with chunks, so that the profile has it."""
+    found = []
+    for row in rows:
+        gpu, sequences = float(row["median_ms"]), int(row["batch"]) + int(row["n_prefill"])
+        more = float(row["wall_ms"]) - gpu - (base + each * sequences) / 1000
+        found.append(row | {"median_ms": f"{gpu + max(0.0, more):.5f}"} if int(row["n_prefill"]) else row)
+    return found
+
+
 def fit(out: Path) -> dict[str, Any]:
     """Return the section `cluster.latency`, with a path relative to the folder. If there is no profile yet, fit it to
     the measured steps."""
     if (out / LATENCY).exists():
         found: dict[str, Any] = json.loads((out / LATENCY).read_text())
         return found
-    fitted = calibrate(out / "steps.csv", "h200", MODEL, out / PROFILE, "0us", MEASURED_WITH, progress=False)
-    for error in fitted.errors:
-        print(f"{error.phase}: {error.steps} steps held out, median {error.median:.1%}, p90 {error.p90:.1%}")
     with gzip.open(out / "traffic.json.gz", "rt") as file:
         base, each = host_line(json.load(file))
     print(f"host: {base:.1f} µs per step and {each:.1f} µs per sequence")
+    with (out / "steps.csv").open(newline="") as file:
+        write_steps(out / FITTED, with_chunks_of_host(list(csv.DictReader(file)), base, each))
+    fitted = calibrate(out / FITTED, "h200", MODEL, out / PROFILE, "0us", MEASURED_WITH, progress=False)
+    for error in fitted.errors:
+        print(f"{error.phase}: {error.steps} steps held out, median {error.median:.1%}, p90 {error.p90:.1%}")
     latency = cases.profile_latency(Path(PROFILE), base, each)
     (out / LATENCY).write_text(json.dumps(latency))
     return latency
@@ -87,14 +102,17 @@ def write_predicted(path: Path, runs: list[list[Any]], latency: dict[str, Any], 
 
 
 def planned(own: list[str], quick: bool = False) -> list[list[Any]]:
-    """Return the runs to measure: seed by seed, each in shuffled order. The policies of the final comparison have all
-    seeds, the others the first ones."""
+    """Return the runs to measure: seed by seed, with the cells in shuffled order, and the policies of a cell one after
+    another, also shuffled. So a slow stretch of the machine meets all policies of a cell. The policies of the final
+    comparison have all seeds, the others the first ones."""
     draw, runs = Random(36), []
     for number, seed in enumerate(cases.TEST):
         names = [*cases.FINAL, *own] if number >= cases.TABLE_SEEDS else [*cases.POLICIES, *own]
-        block = [[case.policy, case.workload, case.load, case.seed] for case in cases.cases(names, [seed])]
-        draw.shuffle(block)
-        runs += block
+        cells = [(workload, load) for workload, loads in cases.RATES.items() for load in loads]
+        draw.shuffle(cells)
+        for cell in cells:
+            draw.shuffle(names)
+            runs += [[name, *cell, seed] for name in names]
     if quick:
         return [
             run

@@ -38,10 +38,6 @@ KNOWN_SIGNALS = ("queued", "running", "kv_used", "busy", "watts")  # reported si
 Clock = Callable[[int, int, list[Row], float], float]
 
 
-def measured_time(replica: int, now_ps: int, rows: list[Row], wall_s: float) -> float:
-    return wall_s
-
-
 @dataclass
 class Served:
     """What one request got. Times are picoseconds of the virtual clock."""
