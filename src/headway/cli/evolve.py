@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -44,15 +45,47 @@ class Talk:
         Parameter(help="Answer from this recording instead of a model; an unknown prompt is an error."),
     ] = None
 
+    model_settings: Annotated[
+        str | None,
+        Parameter(help="Further fields of each request to the model, such as '{temperature: 0.7, max_tokens: 4096}'."),
+    ] = None
+    model_timeout: Annotated[str, Parameter(help="Time limit for one answer of the model.")] = "300s"
+    token_prices: Annotated[
+        str | None,
+        Parameter(help="USD per million tokens of prompts and of answers, such as 0.15,0.60: prints the cost."),
+    ] = None
+
     def open_model(self, engine: str) -> Model:
+        from headway.config.documents import parse_yaml
+        from headway.config.units import positive_seconds
         from headway.evolve.dialogue import model_of
 
-        return model_of(engine, self.model, self.api_base, self.api_key_env, self.record, self.replay)
+        settings = {} if self.model_settings is None else parse_yaml(self.model_settings, "--model-settings")
+        if not isinstance(settings, dict):
+            raise HeadwayError(
+                f"--model-settings: expected a mapping such as '{{temperature: 0.7}}', got {settings!r}."
+            )
+        named = self.model, self.api_base, self.api_key_env, self.record, self.replay
+        return model_of(
+            engine, *named, timeout_s=positive_seconds(self.model_timeout, "--model-timeout"), settings=settings
+        )
+
+    def prices(self) -> tuple[float, float] | None:
+        """Return the prices of tokens in USD per million, or None."""
+        if self.token_prices is None:
+            return None
+        try:
+            asked, answered = (float(price) for price in self.token_prices.split(","))
+            if 0 <= asked < inf and 0 <= answered < inf:
+                return asked, answered
+        except ValueError:
+            pass
+        raise HeadwayError(f"--token-prices: expected two prices such as 0.15,0.60, got {self.token_prices!r}.")
 
     def check_absent(self, engine: str) -> None:
         if astuple(self) != astuple(Talk()):
             raise HeadwayError(
-                f"--engine {engine}: uses no language model. Remove --model, --api-base, --api-key-env, --record and "
+                f"--engine {engine}: uses no language model. Remove the options of the model, such as --model and "
                 "--replay, or use --engine gepa or openevolve."
             )
 
@@ -135,7 +168,7 @@ def evolve(
             raise HeadwayError(f"--batch: {engine} has no batches; remove the option.")
         if searches != 1:
             raise HeadwayError(f"--searches: {engine} runs one search at a time; remove the option.")
-        dialogue = Dialogue(engine, template, stages, seed, evaluations)
+        dialogue = Dialogue(engine, template, stages, seed, evaluations, talk.prices())
         search = partial(evolve_with_model, suite, talk.open_model(engine), dialogue, say=say)
     else:
         talk.check_absent(engine)

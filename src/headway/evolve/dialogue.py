@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from headway.errors import HeadwayError, argument, missing_extra, worded
 from headway.evolve.cache import Cache
@@ -17,7 +18,7 @@ from headway.evolve.evaluate import cache_in, evaluate_many
 from headway.evolve.evolution import TEMPLATE, Progress, load_engine, template_of
 from headway.evolve.final import Conclusion, check_rivals, conclude, rivals
 from headway.evolve.journal import Journal, Judged, digests
-from headway.evolve.model import KEY, Endpoint, Model, Recorder, Replay
+from headway.evolve.model import KEY, Conversation, Endpoint, Model, Recorder, Replay
 from headway.evolve.racing import FINALISTS
 from headway.evolve.search import distinct
 from headway.evolve.suite import DEFAULT, HELD_OUT, Suite
@@ -55,6 +56,7 @@ class Dialogue(Struct, frozen=True):
     stages: tuple[str, ...] = ("routing",)  # stages whose policies the model writes
     seed: int = 0
     evaluations: int = 50
+    prices: tuple[float, float] | None = None  # USD per million tokens of prompts and of answers
 
     def start(self, suite: Suite) -> Bundle:
         """Return the first candidate. The candidate's policies at `stages` are written in the policy language."""
@@ -103,9 +105,10 @@ def model_of(
     key_variable: str = KEY,
     record: str | Path | None = None,
     replay: str | Path | None = None,
+    **request: Any,
 ) -> Model:
-    """Return the model that the command line describes. OpenEvolve's prompts differ from search to search, so the
-    answers of its transcripts are replayed in order."""
+    """Return the model that the command line describes; `request` has further arguments of `Endpoint`. OpenEvolve's
+    prompts differ from search to search, so the answers of its transcripts are replayed in order."""
     if replay is not None:
         if name is not None or api_base is not None or record is not None:
             others = f"{argument('name', '--model')}, {argument('api_base')} and {argument('record')}"
@@ -116,7 +119,7 @@ def model_of(
         place, missing = worded(f"--engine {engine}", engine), needed[name is not None]
         remedy = f"Pass {' and '.join(needed)}, or {argument('replay')} with a transcript"
         raise HeadwayError(f"{place}: {missing} is missing. {remedy}.")
-    model = Endpoint(name, api_base, key_variable)
+    model = Endpoint(name, api_base, key_variable, **request)
     return model if record is None else Recorder(model, record)
 
 
@@ -161,7 +164,7 @@ def evolve_with_model(
         first = judge([start], chosen, cache, runner)[0].evaluation
         if not first.ok:
             raise HeadwayError(f"{argument('template')}: the policy fails on the train part: {first.error}")
-        recorded = Recorder(model, folder / TRANSCRIPT, go_on=True) if journal.folder is not None else model
+        recorded = Recorder(model, folder / TRANSCRIPT, go_on=True)
 
         def on_judged(count: int) -> None:
             if progress is not None:
@@ -172,6 +175,10 @@ def evolve_with_model(
         journal.keep(0, judged)
         final = None if progress is None else progress.final
         conclusion = conclude(judged, chosen, dialogue.stages[0], builtins, cache, runner, final, look=journal.look)
+        conversation = Conversation.of(folder / TRANSCRIPT)
+    say(conversation.describe(dialogue.prices))
+    usd = {} if dialogue.prices is None else {"usd": conversation.usd(dialogue.prices)}
+    conclusion = replace(conclusion, model={**asdict(conversation), **usd})
     journal.conclude(conclusion.document(), conclusion.winner)
     return conclusion
 

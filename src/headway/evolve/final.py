@@ -92,6 +92,7 @@ class Conclusion(Displayed, Struct, frozen=True):
     stage: str = "routing"
     judged: Sequence[Judged] = ()
     looks: int = 0  # number of winners of this search's folder that were compared on the held-out part
+    model: Json | None = None  # what the search asked its language model for: prompts, tokens, retries, cost
 
     @property
     def winner(self) -> Bundle:
@@ -194,6 +195,7 @@ class Conclusion(Displayed, Struct, frozen=True):
             },
             "verdict": self.verdict,
             "looks": self.looks,
+            **({} if self.model is None else {"model": self.model}),
         }
 
 
