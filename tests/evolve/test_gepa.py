@@ -165,6 +165,38 @@ def test_every_prompt_teaches_the_language_of_its_stage() -> None:
     assert "cached_tokens" not in templates(few(), ["scaling"])["scaling"]
 
 
+def test_a_prompt_has_the_task_the_baseline_and_what_was_tried() -> None:
+    asked: list[str] = []
+    better = SOURCE.replace("parameter(1.0,", "parameter(4.0,")
+    answers = iter([SOURCE, "def score(request, instance, cluster):\n    return 1 / 0\n", HERD + "# worse\n", better])
+
+    def model(prompt: Any) -> str:
+        asked.append(str(prompt))
+        return f"```\n{next(answers, better)}```"
+
+    search(WritingTask(few(), started(), Dialogue(evaluations=9), model, Path()))
+    first, last = asked[0], asked[3]
+    assert "2 instances of llama-3.1-8b" in first and "400 KV blocks each" in first  # the cluster
+    assert "- prefixes: 60 requests at 20/s; poisson arrivals; prompts of 900 tokens" in first  # a workload
+    assert "round-robin" in first and re.search(r"\| prefixes \| \d+ ms \|", first)  # the baseline and its figures
+    assert "no improvement" not in first and "was made from" not in first and "<attempts>" not in first
+    assert "The current policy was made from this one, which had a gain of -" in last and HERD in last
+    assert "It failed: prefixes, seed 1: " in last and "return 1 / 0" in last
+    assert "# worse" in last and "and its parent had" in last
+    assert "## Worst Decisions" in last and "Regret: by the latency model" in last
+    assert "`headway" not in last  # the candidate cannot call commands
+
+
+def test_the_best_policy_is_told_where_another_one_is_improved() -> None:
+    chosen = few()
+    adapter, cases = Adapter(chosen, started()), list(chosen.cases("train"))
+    for texts in ({"routing": SOURCE}, {"routing": HERD}):
+        batch = adapter.evaluate(cases, texts, capture_traces=texts["routing"] == HERD)
+        adapter.make_reflective_dataset(texts, batch, ["routing"])
+    told = adapter.attempts.describe("routing")
+    assert told.startswith("The best routing policy so far has a gain of ") and SOURCE.strip() in told
+
+
 @pytest.mark.parametrize("name", ["lmetric", "weighted"])
 def test_a_policy_of_the_cookbook_can_be_begun_with_and_decides_as_before(name: str) -> None:
     base = Bundle.of("start", routing=name)

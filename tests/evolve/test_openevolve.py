@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import logging
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 from small import suite
-from stub_models import SOURCE, editor, hostile, silent
+from stub_models import SOURCE, editor, hostile, silent, text_of
 
 import headway.evolve.openevolve as openevolve_module
 from headway.errors import HeadwayError
@@ -24,7 +25,7 @@ from headway.evolve import Bundle, Suite, evaluate
 from headway.evolve.dialogue import Dialogue, evolve_with_model
 from headway.evolve.final import Conclusion
 from headway.evolve.model import Replay
-from headway.evolve.openevolve import prepared
+from headway.evolve.openevolve import Client, prepared
 from headway.evolve.openevolve_evaluator import FEATURES, candidates, program_of, sources_in
 from installed import need
 
@@ -102,6 +103,25 @@ def test_who_fails_has_the_same_metrics_and_a_reason(judge: Judge, source: str, 
     assert result.metrics["combined_score"] == -10.0
     assert "Failed: " in result.artifacts["summary"]
     assert candidates(judge.folder) == []
+
+
+def test_prompts_have_the_last_programs_that_failed_and_the_reasons(judge: Judge) -> None:
+    asked: list[str] = []
+    client = Client(None, lambda prompt: asked.append(text_of(prompt)) or "yes", str(judge.folder))
+    asyncio.run(client.generate("first"))
+    judge(judge.program + "import os\n")
+    judge(program_of({"routing": "def score(request, instance, cluster):\n    return 1 / 0\n"}), "evaluate_stage1")
+    judge(judge.program)
+    asyncio.run(client.generate_with_context("system", [{"role": "user", "content": "second"}]))
+    assert asked[0] == "first" and asked[1].startswith("second\n")
+    assert "outside the markers, 'import os' was added" in asked[1] and "return 1 / 0" in asked[1]
+    assert asked[1].count("This attempt was no improvement. ") == 2
+
+
+def test_the_system_message_has_the_cluster_the_workloads_and_the_baseline(judge: Judge) -> None:
+    told = judge.config["prompt"]["system_message"]
+    assert "2 instances of llama-3.1-8b" in told and "- plain: 50 requests at 15/s" in told
+    assert "The routing policy of the baseline:" in told and "| prefixes | " in told
 
 
 def test_an_edit_outside_the_markers_is_refused(judge: Judge) -> None:

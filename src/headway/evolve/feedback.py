@@ -63,7 +63,7 @@ def _table(suite: Suite, evaluation: Evaluation) -> list[str]:
     ]
     for name, cases in workloads[:MOST_ROWS]:
         cells = [share(_gain(cases, objective)) for objective in names]
-        cells += [_cell(cases, path, form) for path, form in COLUMNS.values()]
+        cells += [cell(cases, path, form) for path, form in COLUMNS.values()]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     if len(workloads) > MOST_ROWS:
         lines.append(f"{len(workloads) - MOST_ROWS} better workloads are not shown.")
@@ -74,7 +74,7 @@ def _gain(cases: Sequence[CaseResult], objective: str) -> float:
     return mean([case.gains[objective] for case in cases])
 
 
-def _cell(cases: Sequence[CaseResult], path: str, form: str) -> str:
+def cell(cases: Sequence[CaseResult], path: str, form: str) -> str:
     values = [value for case in cases if (value := case.figures.get(path)) is not None]
     return form.format(mean(values)) if values else "none"
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final
 
+from headway.evolve.attempts import Attempts
+from headway.evolve.briefing import briefing
 from headway.evolve.cache import Cache
 from headway.evolve.dialogue import WritingTask, import_framework
 from headway.evolve.evaluate import evaluate
@@ -24,11 +26,17 @@ from headway.experiment.runner import Runner
 from headway.policies.bundle import Bundle
 from headway.types import Json
 
+ATTEMPTS: Final = "<attempts>"  # `Asker` replaces it by what the search has tried so far
 MINIBATCH: Final = 3  # number of cases on which GEPA first tests a proposal
+CURRENT: Final = "\nThis is the current "  # a prompt names its stage after these words
 PROMPT: Final = """\
 {task}
 
 {primer}
+
+{about}
+
+<attempts>
 
 This is the current {stage} policy:
 ```
@@ -58,6 +66,7 @@ class Adapter:
     ) -> None:
         self.suite, self.base, self.runner, self.progress = suite.for_search(), base, runner, progress
         self.cache = Cache() if cache is None else cache
+        self.attempts = Attempts(len(self.suite.cases("train")))
         self.calls = 0
         self._batch = import_module("gepa.core.adapter").EvaluationBatch
 
@@ -68,6 +77,7 @@ class Adapter:
         the objective scores are the gains of the objectives."""
         bundle = bundle_of(self.base, candidate, "candidate", auto=self.suite.auto)
         evaluation = self._evaluate(bundle, batch, explain=False)
+        self.attempts.add(candidate, batch, evaluation)
         traces = [self._trace(bundle, case, evaluation, list(candidate)) for case in batch] if capture_traces else None
         self.calls += len(batch)
         if self.progress is not None:
@@ -90,6 +100,7 @@ class Adapter:
     ) -> dict[str, list[Json]]:
         """Return the feedback for each stage. It is the same for every stage, because all stages together cause the
         results."""
+        self.attempts.improve(candidate)
         rows = list(eval_batch.trajectories or [])
         return {stage: [dict(row) for row in rows] for stage in components_to_update}
 
@@ -108,28 +119,38 @@ class Adapter:
         return evaluate(bundle, self.suite, cases=cases, told=explain, may=may, **how)
 
 
-def templates(suite: Suite, stages: Sequence[str]) -> dict[str, str]:
-    """Return the prompt template of each stage, with GEPA's placeholders for the policy and the feedback."""
-    return {stage: PROMPT.format(task=task(suite, [stage]), primer=primer([stage]), stage=stage) for stage in stages}
+def templates(suite: Suite, stages: Sequence[str], about: str = "") -> dict[str, str]:
+    """Return the prompt template of each stage, with GEPA's placeholders for the policy and the feedback. `about`
+    describes the cluster, the workloads and the baseline."""
+    return {
+        stage: PROMPT.format(task=task(suite, [stage]), primer=primer([stage]), about=about, stage=stage)
+        for stage in stages
+    }
 
 
 class Asker:
-    """Passes GEPA's prompts to a model, and returns only the code block of the answer. GEPA itself would use all text
-    between the first and the last fence (```) of an answer. The first error ends the search, because GEPA would retry
-    forever."""
+    """Passes GEPA's prompts to a model, with what the search has tried so far, and returns only the code block of the
+    answer. GEPA itself would use all text between the first and the last fence (```) of an answer. The first error ends
+    the search, because GEPA would retry forever."""
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
+    def __init__(self, model: Model, attempts: Attempts | None = None) -> None:
+        self.model, self.attempts = model, attempts
         self.error: Exception | None = None
 
     def __call__(self, prompt: Prompt) -> str:
         if self.error is not None:
             raise self.error
         try:
-            return f"```\n{code_in(self.model(prompt))}```"
+            return f"```\n{code_in(self.model(self._completed(prompt)))}```"
         except Exception as error:
             self.error = error
             raise
+
+    def _completed(self, prompt: Prompt) -> Prompt:
+        if not isinstance(prompt, str):
+            return prompt
+        stage = prompt.partition(CURRENT)[2].partition(" ")[0]
+        return prompt.replace(ATTEMPTS, "" if self.attempts is None else self.attempts.describe(stage), 1)
 
     def stop(self, state: Any) -> bool:
         return self.error is not None
@@ -152,14 +173,15 @@ def search(task: WritingTask) -> list[Bundle]:
         task.progress(calls // len(cases))  # a candidate needs one call per case
 
     adapter = Adapter(suite, base, cache=task.cache, runner=task.runner, progress=on_calls)
-    asker = Asker(task.model)
+    asker = Asker(task.model, adapter.attempts)
+    about = briefing(suite, list(texts), task.cache, task.runner)
     result = framework().optimize(
         seed_candidate=texts,
         trainset=cases,
         valset=cases,
         adapter=adapter,
         reflection_lm=asker,
-        reflection_prompt_template=templates(suite, list(texts)),
+        reflection_prompt_template=templates(suite, list(texts), about),
         frontier_type="hybrid" if len(suite.objectives) > 1 else "instance",
         reflection_minibatch_size=min(MINIBATCH, len(cases)),
         skip_perfect_score=False,

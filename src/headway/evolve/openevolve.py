@@ -27,7 +27,10 @@ from headway.config.documents import write_text, yaml_text
 from headway.config.wording import cut
 from headway.errors import HeadwayError, worded
 from headway.evolve import openevolve_evaluator as evaluator
+from headway.evolve.attempts import describe_failures
+from headway.evolve.briefing import briefing
 from headway.evolve.dialogue import WritingTask, import_framework
+from headway.evolve.feedback import harmless
 from headway.evolve.model import Model, Recorder, Replay
 from headway.evolve.primer import primer, task
 from headway.evolve.suite import Suite
@@ -65,6 +68,7 @@ def prepared(
     first two files."""
     texts = texts_of(base, stages)
     folder_task = evaluator.prepare(folder, suite, base, evaluator.program_of(texts), cache)
+    about = briefing(suite, list(texts), (folder / cache).resolve())
     config = {
         "max_iterations": iterations,
         "checkpoint_interval": CHECKPOINTS,
@@ -74,7 +78,7 @@ def prepared(
         "diff_based_evolution": True,
         "max_code_length": MOST_CHARACTERS,
         "prompt": {
-            "system_message": "\n\n".join((task(suite, list(texts)), EDIT, primer(list(texts)))),
+            "system_message": "\n\n".join((task(suite, list(texts)), EDIT, primer(list(texts)), about)),
             "suggest_simplification_after_chars": SIMPLE_BELOW,
         },
         "database": {
@@ -98,8 +102,9 @@ def prepared(
 
 
 class Client:
-    """The client of the model, which OpenEvolve creates in each of its processes. The client writes errors to a file,
-    because OpenEvolve only logs them."""
+    """The client of the model, which OpenEvolve creates in each of its processes. The client adds the last programs
+    that failed to the prompts, because OpenEvolve forgets them. It writes errors to a file, because OpenEvolve only
+    logs them."""
 
     def __init__(self, config: Any, answerer: Model, folder: str) -> None:
         self.answerer, self.folder, self.model = answerer, folder, "model"  # OpenEvolve logs `model` as the name
@@ -112,6 +117,10 @@ class Client:
 
     def _answer(self, messages: list[dict[str, str]]) -> str:
         try:
+            failed = describe_failures(evaluator.failures(Path(self.folder)))
+            if failed:
+                last = "\n".join((messages[-1]["content"], "\n# Failed Programs\n", harmless("\n".join(failed))))
+                messages = [*messages[:-1], {**messages[-1], "content": last}]
             return self.answerer(messages)
         except Exception as error:
             with (Path(self.folder) / ERRORS).open("a", encoding="utf-8") as file:

@@ -5,6 +5,7 @@ OpenEvolve's `config.yaml`, and `task.json`, which has the suite without its hel
 `evaluator.py` for every program. Therefore that file is short, and this module caches the task.
 """
 
+import contextlib
 import json
 import math
 import sys
@@ -94,6 +95,7 @@ TASK: Final = "task.json"
 PROGRAM: Final = "initial_program.py"
 EVALUATOR: Final = "evaluator.py"
 CANDIDATES: Final = "candidates.jsonl"  # file with the programs that completed the train part, one per line
+FAILURES: Final = "failures.jsonl"  # file with the programs that failed or were stopped, and the reasons
 SCORE: Final = "combined_score"
 FEATURES: Final = {"cached": "cache.token_hit_ratio", "uneven": "balance.cv"}  # axis of OpenEvolve's grid -> figure
 OPENEVOLVE: Final = "openevolve.evaluation_result"
@@ -151,18 +153,28 @@ def judge(folder: Path, program_path: str, stage: int = 0) -> Any:
     # Under SkyDiscover, run all cases in stage 1 too. SkyDiscover's thresholds have another scale, so the gains of
     # stage 1 would never reach these thresholds.
     first = stage == 1 and SKYDISCOVER not in sys.modules
+    program = ""
     try:
         program = Path(program_path).read_text(encoding="utf-8")
         sources = sources_in(program, task.program)
         bundle = bundle_of(Bundle.read(task.base), sources, "candidate", auto=task.suite.auto)
         judged: Callable[..., Evaluation] = _evaluate_first if first else _evaluate
         evaluation = judged(task, folder, bundle, may=list(sources))
-        if evaluation.ok and evaluation.stopped is None and not first:
-            with (folder / CANDIDATES).open("ab", buffering=0) as file:  # a single write, so that lines do not mix
-                file.write(json.dumps({"program": program}).encode() + b"\n")
+        why = evaluation.error or evaluation.stopped
+        if why is not None:
+            _append(folder / FAILURES, {"program": program, "why": why})
+        elif not first:
+            _append(folder / CANDIDATES, {"program": program})
         return result(metrics(task.suite, evaluation), {"summary": evaluation.summary})
     except Exception as error:  # the search continues with the next program
+        with contextlib.suppress(Exception):
+            _append(folder / FAILURES, {"program": program, "why": f"{one_line(error)}."})
         return result(metrics(task.suite, None), {"summary": cut_lines(harmless(f"Failed: {one_line(error)}."))})
+
+
+def _append(file: Path, row: Json) -> None:
+    with file.open("ab", buffering=0) as out:  # a single write, so that lines do not mix
+        out.write(json.dumps(row).encode() + b"\n")
 
 
 @lru_cache(maxsize=8)
@@ -226,6 +238,14 @@ def prepare(folder: Path, suite: Suite, base: Bundle, program: str, cache: str) 
 
 def candidates(folder: Path) -> list[str]:
     """Return the programs in a folder that completed the train part, each program only once."""
-    file = folder / CANDIDATES
+    return list(dict.fromkeys(row["program"] for row in _rows(folder / CANDIDATES)))
+
+
+def failures(folder: Path) -> list[tuple[str, str]]:
+    """Return the programs in a folder that failed or were stopped, each only once, with the reasons."""
+    return list({row["program"]: row["why"] for row in _rows(folder / FAILURES)}.items())
+
+
+def _rows(file: Path) -> list[Json]:
     lines = file.read_text(encoding="utf-8").split("\n") if file.is_file() else []
-    return list(dict.fromkeys(json.loads(line)["program"] for line in lines if line))
+    return [json.loads(line) for line in lines if line]

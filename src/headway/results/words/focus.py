@@ -52,6 +52,8 @@ def _nothing(run: Material, problems: list[Issue], stages: Collection[str]) -> P
         return (f"No suggestion for {', '.join(stages)}: a change of another stage is needed.",)
     if problems:
         return ("No suggestion for these issues.",)
+    if set(stages) != set(SCOPE):
+        return ("No problem found; look at the worst decisions.",)
     if run.summary["requests"]["completed"]:
         shares = [instance["utilization"] for instance in run.summary["instances"]]
         busy = [share for share in shares if share is not None]
