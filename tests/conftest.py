@@ -73,6 +73,15 @@ def runs_are_not_repeated() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_left_in_the_root() -> Iterator[None]:
+    """A verb without `-o` writes to the current folder: its test must change to a temporary one."""
+    before = set(ROOT.iterdir())
+    yield
+    left = [path.name for path in set(ROOT.iterdir()) - before if path.is_file() and not path.name.startswith(".")]
+    assert not left, f"tests wrote to the folder of the project: {left}"
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     return ROOT

@@ -278,6 +278,7 @@ def _compared() -> int:
     return len(headway.compare(SCENARIO, "random,round-robin", workers=2).ranked)
 
 
+@pytest.mark.full
 def test_a_daemon_which_may_have_no_processes_compares_by_itself() -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply_async(_compared).get(timeout=300) == 2  # a broken worker would block forever

@@ -55,10 +55,16 @@ def test_all_policies_of_a_stage_run_where_all_are_asked_for(stage: str) -> None
         assert summary["requests"]["arrived"] == 20
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_comparison_gives_what_running_alone_gives(stage: str) -> None:
+@pytest.mark.parametrize(
+    ("stage", "workers"),
+    [
+        *((stage, 1) for stage in STAGES),
+        *(pytest.param(stage, 2, marks=() if stage == "scaling" else pytest.mark.full) for stage in STAGES),
+    ],
+)
+def test_a_comparison_gives_what_running_alone_gives(stage: str, workers: int) -> None:
     name = registry.names(stage)[-1]
-    result = headway.compare(SCENARIO, [registry.names(stage)[0], name], stage=stage, workers=2)
+    result = headway.compare(SCENARIO, [registry.names(stage)[0], name], stage=stage, workers=workers)
     assert result[name] == headway.simulate(SCENARIO, **{stage: name}).summary()
 
 

@@ -229,7 +229,7 @@ def test_a_mean_summary_has_the_mean_of_every_figure() -> None:
 # --- the study folder -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_a_study_has_a_run_folder_for_each_policy_of_the_first_seed(workers: int, tmp_path: Path) -> None:
     chosen = ["round-robin", *({"name": "weighted", "scorers": {each: 2}} for each in ("queue-depth", "oracle-prefix"))]
     result = headway.compare(SCENARIO, chosen, seeds=2, workers=workers, output=tmp_path / "study")

@@ -11,7 +11,8 @@ from asking import ADMIN, KEY, admin, chat
 
 from headway.errors import HeadwayError
 from headway.gateway.config import Config
-from headway.gateway.observing.recent_decisions import KEPT, LONGEST_REASON, Reasons
+from headway.gateway.observing import recent_decisions
+from headway.gateway.observing.recent_decisions import LONGEST_REASON, Reasons
 
 
 @pytest.fixture(autouse=True)
@@ -115,11 +116,12 @@ def test_a_wrong_question_is_told(live, query):
     assert admin(live(1, admin=ADMIN), f"/debug/decisions?{query}").status == 400
 
 
-def test_only_so_many_are_kept(live):
+def test_only_so_many_are_kept(live, monkeypatch):
+    monkeypatch.setattr(recent_decisions, "KEPT", 20)
     gateway = live(1, explain="all")
-    for _ in range(KEPT + 10):
+    for _ in range(30):
         chat(gateway)
-    assert len(gateway.app.decisions.every) == len(gateway.app.decisions.explained) == KEPT
+    assert len(gateway.app.decisions.every) == len(gateway.app.decisions.explained) == 20
 
 
 def test_the_header_has_the_policys_reason_or_its_name(live):
