@@ -18,10 +18,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from routers import ALL, OTHERS, Started, free_port
+from routers import ALL, LOAD_CPU, OTHERS, ROUTER_CPU, Started, two_engines
 
 HERE = Path(__file__).resolve().parent
-ROUTER_CPU, LOAD_CPU = 0, 1
 
 
 class Case(NamedTuple):
@@ -129,17 +128,9 @@ def main() -> None:
     if not OTHERS.is_dir():
         chosen = [one for one in chosen if one.kind == "ours"]
         print("The routers of others are not installed (`make routers`); ours alone.", file=sys.stderr)
-    engines = [free_port(), free_port()]
-    with tempfile.TemporaryDirectory() as folder:
-        dummy = subprocess.Popen(
-            [sys.executable, str(HERE / "dummy.py"), *map(str, engines)],
-            stdout=subprocess.PIPE,
-            preexec_fn=lambda: os.sched_setaffinity(0, {LOAD_CPU}),
-        )
+    with two_engines() as engines, tempfile.TemporaryDirectory() as folder:
         started: list[Started] = []
         try:
-            assert dummy.stdout is not None
-            dummy.stdout.readline()
             started += [Started(one, engines, Path(folder), ROUTER_CPU) for one in chosen]
             for one in started:
                 one.wait()
@@ -149,7 +140,6 @@ def main() -> None:
         finally:
             for one in started:
                 one.stop()
-            dummy.terminate()
     load = [round(value, 1) for value in os.getloadavg()]
     if given.json:
         print(json.dumps({"load": load, "medians": found, "bounds": told}))

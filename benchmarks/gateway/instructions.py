@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from recording import LOAD_CPU, ROUTER_CPU
-from routers import Command, Router, Started, free_port
+from routers import ROUTER_CPU, Command, Router, Started, two_engines
 from securing import contenders, wait
 
 HERE = Path(__file__).resolve().parent
@@ -65,28 +63,15 @@ def main() -> None:
     parser.add_argument("--base")
     parser.add_argument("--only", nargs="*", help="names of the gateways")
     given = parser.parse_args()
-    engines = [free_port(), free_port()]
-    dummy = subprocess.Popen(
-        [sys.executable, str(HERE / "dummy.py"), *map(str, engines)],
-        stdout=subprocess.PIPE,
-        preexec_fn=lambda: os.sched_setaffinity(0, {LOAD_CPU}),
-    )
     found: dict[str, float] = {}
-    try:
-        assert dummy.stdout is not None
-        dummy.stdout.readline()
-        with tempfile.TemporaryDirectory() as place:
-            for router, options in contenders(Path(place), given.base):
-                if "--reconnect" in options or (given.only and router.name not in given.only):
-                    continue
-                few, many = (
-                    count(router, options, WARM_UP + more, engines, Path(place)) for more in (0, given.requests)
-                )
-                found[router.name] = (many - few) / given.requests
-                ratio = found[router.name] / found["plain"] if "plain" in found else 1.0
-                print(f"{router.name}: {found[router.name]:,.0f} instructions a request, {ratio:.3f} of plain")
-    finally:
-        dummy.terminate()
+    with two_engines() as engines, tempfile.TemporaryDirectory() as place:
+        for router, options in contenders(Path(place), given.base):
+            if "--reconnect" in options or (given.only and router.name not in given.only):
+                continue
+            few, many = (count(router, options, WARM_UP + more, engines, Path(place)) for more in (0, given.requests))
+            found[router.name] = (many - few) / given.requests
+            ratio = found[router.name] / found["plain"] if "plain" in found else 1.0
+            print(f"{router.name}: {found[router.name]:,.0f} instructions a request, {ratio:.3f} of plain")
     if given.base is not None:
         print(f"plain, against the base: {found['plain'] / found['plain, base']:.4f}")
 

@@ -18,10 +18,9 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from routers import Router, Started, free_port, headway, times
+from routers import LOAD_CPU, ROUTER_CPU, Router, Started, headway, times, two_engines
 
 HERE = Path(__file__).resolve().parent
-ROUTER_CPU, LOAD_CPU = 0, 1
 PLAIN, RECORDING = "without", "with records"
 FOLDER = 2000  # requests per folder, so that some folders are written during the measurement
 TICK_US = 1e6 / os.sysconf("SC_CLK_TCK")
@@ -117,18 +116,8 @@ def main() -> None:
     parser.add_argument("--policy", default="kv-aware")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    engines = [free_port(), free_port()]
-    dummy = subprocess.Popen(
-        [sys.executable, str(HERE / "dummy.py"), *map(str, engines)],
-        stdout=subprocess.PIPE,
-        preexec_fn=lambda: os.sched_setaffinity(0, {LOAD_CPU}),
-    )
-    try:
-        assert dummy.stdout is not None
-        dummy.stdout.readline()
+    with two_engines() as engines:
         found = {name: case(given, engines, stream) for name, stream in (("whole", False), ("64 chunks", True))}
-    finally:
-        dummy.terminate()
     load = [round(value, 1) for value in os.getloadavg()]
     if given.json:
         print(json.dumps({"load": load, "cases": found}))

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from load import KEY
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests"))
+from free_ports import free_port  # noqa: E402
+
+ROUTER_CPU, LOAD_CPU = 0, 1
 OTHERS = ROOT / ".venv-routers" / "bin"
 START_S = 180.0
 
@@ -77,10 +81,21 @@ ALL = [
 ]
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+@contextmanager
+def two_engines() -> Iterator[list[int]]:
+    """Run a process that answers as two engines, beside the clients. Yield its ports."""
+    ports = [free_port(), free_port()]
+    dummy = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("dummy.py")), *map(str, ports)],
+        stdout=subprocess.PIPE,
+        preexec_fn=lambda: os.sched_setaffinity(0, {LOAD_CPU}),
+    )
+    try:
+        assert dummy.stdout is not None
+        dummy.stdout.readline()
+        yield ports
+    finally:
+        dummy.terminate()
 
 
 class Started:

@@ -24,8 +24,8 @@ import jwt
 import trustme
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
-from recording import LOAD_CPU, ROUTER_CPU, TICK_US
-from routers import Command, Router, Started, free_port, headway, times
+from recording import TICK_US
+from routers import LOAD_CPU, ROUTER_CPU, Command, Router, Started, headway, times, two_engines
 
 from headway.gateway.api_keys import new_key
 
@@ -100,17 +100,10 @@ def main() -> None:
     parser.add_argument("--base")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    engines = [free_port(), free_port()]
-    pinned: Any = lambda: os.sched_setaffinity(0, {LOAD_CPU})  # noqa: E731
-    dummy = subprocess.Popen(
-        [sys.executable, str(HERE / "dummy.py"), *map(str, engines)], stdout=subprocess.PIPE, preexec_fn=pinned
-    )
     started: list[tuple[Started, list[str]]] = []
     found: dict[str, list[float]] = {}
-    try:
-        assert dummy.stdout is not None
-        dummy.stdout.readline()
-        with tempfile.TemporaryDirectory() as place:
+    with two_engines() as engines, tempfile.TemporaryDirectory() as place:
+        try:
             for router, options in contenders(Path(place), given.base):
                 started.append((Started(router, engines, Path(place), ROUTER_CPU), options))
             for one, _ in started:
@@ -121,10 +114,9 @@ def main() -> None:
                     if number:  # the first round is a warm-up
                         found.setdefault(one.router.name, []).append(each)
                 print(f"round {number} of {given.rounds} done, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
-    finally:
-        for one, _ in started:
-            one.stop()
-        dummy.terminate()
+        finally:
+            for one, _ in started:
+                one.stop()
     if given.json:
         print(json.dumps({"load": os.getloadavg()[0], "cpu_us": found}))
         return

@@ -29,8 +29,10 @@ from random import Random
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # as pytest does; this file is also a program
 
 from chaos_clients import BROKEN, CUT, ERROR, SERVED, SILENT, VANISHED, Asked, Clients
-from chaos_engines import MODEL, Engine, free_port
+from chaos_engines import MODEL, Engine
 from etcd_server import EtcdServer
+
+from free_ports import free_port
 
 ADMIN_KEY = "chaos-admin-key"
 ROUTING = ("kv-aware-spill", "least-loaded", "round-robin", "lmetric")

@@ -11,13 +11,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from free_ports import free_port
+
 MODEL = "llama-3.1-8b"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Engine:

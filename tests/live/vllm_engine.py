@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -19,6 +18,8 @@ from typing import Final
 import tiny_model
 from event_relay import EventRelay
 from openai import OpenAI
+
+from free_ports import free_port
 
 HOME: Final = Path(__file__).resolve().parents[2] / ".venv-live"
 INSTALLED: Final = HOME / ".installed"
@@ -41,12 +42,6 @@ ENVIRONMENT: Final = {
     "TORCHDYNAMO_DISABLE": "1",  # compiling would take longer than all that it saves here
     "VLLM_SERVER_DEV_MODE": "1",  # for /reset_prefix_cache
 }
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class Vllm:
