@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -84,10 +84,8 @@ class Reception:
         if api is None or incoming.method != b"POST":
             self._answer(client, incoming, path)
             return
-        key: Key | None = None
-        if (self.keyring is not None or self.web_tokens is not None) and (
-            key := self._take_key(client, incoming)
-        ) is None:
+        key = self._take_key(client, incoming)
+        if key is False:
             return
         try:
             body = api.read(incoming.body)
@@ -133,16 +131,18 @@ class Reception:
         client.exchange = exchange
         self.intake.begin(exchange, body, exchange.begin)
 
-    def _take_key(self, client: ClientConnection, incoming: Incoming) -> Key | None:
+    def _take_key(self, client: ClientConnection, incoming: Incoming) -> Key | Literal[False] | None:
         """Return the key or token of a request, and count the request. If the key is missing or a limit forbids the
-        request, refuse it and return None."""
+        request, refuse it and return False. If requests need no key, return None."""
+        if self.keyring is None and self.web_tokens is None:
+            return None
         key, refusal = self._owner(incoming.named)
         if key is not None:
             refusal = key.take(self.seconds())
         if refusal is None:
             return key
         self._refuse(client, incoming, refusal.status, refusal.why, refusal.retry_after)
-        return None
+        return False
 
     def _begin_routed(self, client: ClientConnection, incoming: Incoming, routes: Sequence[RouteSpec]) -> None:
         """Begin a request of a route of the gateway's file."""
@@ -155,10 +155,8 @@ class Reception:
         if route.body_limit is not None and len(incoming.body) > route.body_limit:
             self._refuse(client, incoming, 413, f"the body is larger than {route.body_limit:,} bytes")
             return
-        key: Key | None = None
-        if (self.keyring is not None or self.web_tokens is not None) and (
-            key := self._take_key(client, incoming)
-        ) is None:
+        key = self._take_key(client, incoming)
+        if key is False:
             return
         try:
             asked, body = read_routed(route, incoming, self.aliases, self.services.fleet.models)
@@ -190,10 +188,8 @@ class Reception:
             allow = ", ".join(methods)
             self._refuse(client, incoming, 405, f"this path needs one of the methods {allow}", allow=allow)
             return
-        key: Key | None = None
-        if (self.keyring is not None or self.web_tokens is not None) and (
-            key := self._take_key(client, incoming)
-        ) is None:
+        key = self._take_key(client, incoming)
+        if key is False:
             return
         response = name.decode("ascii")
         backend = self.response_ids.engine(response, key, (other.exchange for other in self.clients))
