@@ -31,10 +31,10 @@ from headway.latency import read_gpu, read_model
 from headway.latency.all_reduce import all_reduce
 from headway.latency.engines import Engine, engines
 from headway.latency.gpus import interconnect
+from headway.latency.hardware_times import Hardware, WindowedHardware
 from headway.latency.profiles import read_profile
 from headway.latency.shards import shard
 from headway.latency.step_cost import Constants, sequences_us
-from headway.latency.step_models.hardware import Hardware, WindowedHardware
 from headway.types import PS_PER_US
 
 Row = dict[str, str]

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from headway.cli import status
 from headway.policies import policy_files, registry
+from headway.policies.user_policies import outside
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -92,7 +93,7 @@ def keep_process_state() -> Iterator[None]:
         yield
     finally:
         for key, entry in list(registry._ENTRIES.items()):
-            if key not in policies and isinstance(entry, registry.Entry) and registry.outside(entry.make):
+            if key not in policies and isinstance(entry, registry.Entry) and outside(entry.make):
                 del registry._ENTRIES[key]
         policy_files._FILES.clear()
         policy_files._FILES.update(files)

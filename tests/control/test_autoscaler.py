@@ -13,6 +13,7 @@ from drawing import draws
 from headway.control.autoscaler import Autoscaler, Decision, Triggers
 from headway.errors import HeadwayError
 from headway.policies import registry
+from headway.policies.user_policies import check_methods
 from headway.types import NEVER, PS_PER_SECOND, SERVING, Path, Request, Scale
 from headway.views.events import Finished, FirstToken, Handed, InstanceChanged, Routed
 from headway.views.instance import InstanceView
@@ -461,9 +462,9 @@ def test_a_policy_of_ones_own_needs_the_method() -> None:
         def scale(self) -> None:
             return None
 
-    registry.check_methods("scaling", Told(), "policies.scaling")
+    check_methods("scaling", Told(), "policies.scaling")
     with pytest.raises(HeadwayError, match=r"Wrong\.scale must accept 1 argument after self"):
-        registry.check_methods("scaling", Wrong(), "policies.scaling")
+        check_methods("scaling", Wrong(), "policies.scaling")
 
 
 NAMES = registry.names("scaling")

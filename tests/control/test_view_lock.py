@@ -203,13 +203,13 @@ def test_a_policy_may_copy_what_it_sees_and_write_to_the_copy() -> None:
 def test_the_lock_ends_after_the_first_decisions() -> None:
     control = plane(First())
     for number in range(DECISIONS):
-        assert control.lock is control.audience.lock is not None
+        assert control.maker.lock is control.audience.lock is not None
         control.arrive(0, request(number))
-    assert control.lock is control.audience.lock is None
+    assert control.maker.lock is control.audience.lock is None
     control.join(0, [registry.build("admission", "always", "admission")])
-    assert control.lock is control.audience.lock is None  # Headway's own policies are trusted
+    assert control.maker.lock is control.audience.lock is None  # Headway's own policies are trusted
     control.join(0, [First()])
-    assert control.lock is control.audience.lock is not None  # new policies are watched again
+    assert control.maker.lock is control.audience.lock is not None  # new policies are watched again
 
 
 def test_a_run_ends_with_the_error() -> None:

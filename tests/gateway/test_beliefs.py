@@ -13,7 +13,8 @@ from drawing import draws
 from headway.gateway.signals.beliefs import MOST_UNCONFIRMED, Beliefs
 from headway.gateway.signals.kv_batches import Removed, Stored
 from headway.gateway.signals.kv_ledger import EXACT, GUESSED, PARTIAL, Ledger
-from headway.policies.prefix_index import TIERS, PrefixIndex
+from headway.policies.prefix_index import PrefixIndex
+from headway.policies.prefix_tiers import TIERS
 from headway.types import Path
 
 

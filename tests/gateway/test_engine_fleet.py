@@ -226,7 +226,7 @@ def test_the_default_admission_follows_the_engines(live):
     for thread in threads:
         thread.join()
     gateway.until(gateway.idle)
-    admission = gateway.app.plane.control.stages.admission
+    admission = gateway.app.plane.control.maker.stages.admission
     do(gateway, gateway.app.fleet.offer, "file", {})
     gateway.until(lambda: not gateway.app.fleet.members)
     spec = BackendSpec("http://127.0.0.1:1", max_batch_size=1000, max_queue=500, name="big")

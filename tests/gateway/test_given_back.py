@@ -165,7 +165,7 @@ def test_a_permit_is_returned_to_the_class_that_it_came_from(live):
     for _ in range(6):
         assert chat(gateway).status == 200
         gateway.until(gateway.idle)
-    assert gateway.app.plane.control.stages.admission.in_use == {}
+    assert gateway.app.plane.control.maker.stages.admission.in_use == {}
 
 
 def test_invented_names_are_not_stored(live):
@@ -173,4 +173,4 @@ def test_invented_names_are_not_stored(live):
     for number in range(5):
         assert chat(gateway, model=f"made-up-{number}").status == 200
     gateway.until(gateway.idle)
-    assert gateway.app.plane.control.stages.admission.in_use == {}
+    assert gateway.app.plane.control.maker.stages.admission.in_use == {}

@@ -26,11 +26,12 @@ from headway.latency.all_reduce import all_reduce
 from headway.latency.base import FOREVER, Chunk, scale_model
 from headway.latency.fit import Step, fit
 from headway.latency.gpus import gpus, interconnect
+from headway.latency.hardware_times import Hardware
 from headway.latency.profiles import measured_profiles
 from headway.latency.shapes import models
 from headway.latency.shards import shard
 from headway.latency.step_cost import cube_root
-from headway.latency.step_models.hardware import Hardware, StepTimes
+from headway.latency.step_models.hardware import StepTimes
 
 DATA = Path(os.environ.get("HEADWAY_SHARED", Path(__file__).parents[3] / "shared")) / "calibration" / "h200"
 measured = pytest.mark.skipif(not DATA.exists(), reason="the measured steps are not here")

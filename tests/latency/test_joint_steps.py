@@ -13,10 +13,10 @@ from headway.latency.all_reduce import all_reduce, exchange
 from headway.latency.base import StepShape
 from headway.latency.experts import busiest_gpu, experts_read
 from headway.latency.gpus import interconnect, interconnects
+from headway.latency.hardware_times import Hardware, HardwareVerifier
 from headway.latency.joint_steps import GRAPH_TOKENS, JointHardware, run_group_after_pause, run_group_of, slowest
 from headway.latency.overlap import overlap
 from headway.latency.shards import kv_blocks, rank_weight_bytes
-from headway.latency.step_models.hardware import Hardware, HardwareVerifier
 from headway.latency.verification import UNITS, RankShape, Verification
 
 MODEL = read_model("qwen3-30b-a3b", "model")

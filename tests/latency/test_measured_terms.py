@@ -23,9 +23,9 @@ from headway.latency.all_reduce import all_reduce
 from headway.latency.engines import engines
 from headway.latency.experts import experts_read, visit_shares
 from headway.latency.gpus import gpus, interconnect, interconnects
+from headway.latency.hardware_times import Hardware
 from headway.latency.profiles import read_profile
 from headway.latency.shards import shard
-from headway.latency.step_models.hardware import Hardware
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("HEADWAY_SHARED", ROOT.parent / "shared")) / "calibration" / "h200"

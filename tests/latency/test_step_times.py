@@ -9,7 +9,7 @@ import pytest
 
 from headway.latency import build, explicit, read_gpu, read_model
 from headway.latency.base import FOREVER, Estimator, LatencyModel
-from headway.latency.step_models.hardware import Hardware
+from headway.latency.hardware_times import Hardware
 from headway.latency.step_models.piecewise import Piecewise
 from headway.views.instance import InstanceView
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.errors import HeadwayError
-from headway.policies.prefix_index import GONE, GPU, TIERS, PrefixIndex
+from headway.policies.prefix_index import PrefixIndex
+from headway.policies.prefix_tiers import GONE, GPU, TIERS
 from headway.types import Path
 
 PATHS = (Path((1, 2), (4, 9)), Path((1, 3), (4, 7)), Path((1,), (3,)), Path((5, 6), (2, 8)))

@@ -16,6 +16,7 @@ from headway.errors import HeadwayError
 from headway.policies import registry
 from headway.policies.context import Context
 from headway.policies.priority import NoPriority
+from headway.policies.user_policies import METHODS
 from headway.report import catalogue
 from headway.types import Path as Prompt
 from headway.types import Request
@@ -375,7 +376,7 @@ def test_a_users_file_is_executed_once_and_again_when_it_has_changed(tmp_path):
 
 def test_the_catalogue_shows_a_users_class_of_whatever_stage(tmp_path):
     text = "class Mine:\n    def {}(self, *given):\n        pass\n"
-    for stage, method in registry.METHODS.items():
+    for stage, method in METHODS.items():
         file = user_file(tmp_path, text.format(method), f"{stage}.py")
         assert [(entry.stage, entry.name) for entry in catalogue.find(f"{file}:Mine")] == [(stage, "Mine")]
     with pytest.raises(

@@ -24,6 +24,7 @@ from headway.policies import registry
 from headway.policies.context import Context
 from headway.policies.priority import NoPriority
 from headway.policies.registry import REPORTED
+from headway.policies.user_policies import outside
 from headway.policies.weighted import DEFAULT, Weighted, read_scorers
 from headway.types import ADMIT, Path, Request
 from headway.views.cluster import ClusterView
@@ -411,7 +412,7 @@ def test_a_users_scorer_is_named_in_the_text_form_too(tmp_path: FilePath) -> Non
 
 
 def test_built_in_scorers_are_trusted_and_those_of_users_are_not(tmp_path: FilePath) -> None:
-    assert not any(registry.outside(entry.make) for entry in registry.entries("scorer"))
+    assert not any(outside(entry.make) for entry in registry.entries("scorer"))
     policy = weighted({user_scorer(tmp_path, "Mine", "return []"): 1, "load-balance": 1})
     assert isinstance(policy, Weighted)
     assert [score == scorer.score for score, scorer in zip(policy._score, policy._scorers, strict=True)] == [

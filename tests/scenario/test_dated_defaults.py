@@ -12,7 +12,7 @@ import headway
 from headway import HeadwayError, Scenario
 from headway.config.dated_defaults import CURRENT, FIRST, SETS, Dated
 from headway.experiment.run import prepare
-from headway.latency.step_models.hardware import Hardware
+from headway.latency.hardware_times import Hardware
 from headway.report.terminal import describe_scenario
 from headway.scenario.scenario import DEFAULT, SignalSpec
 from headway.types import PS_PER_SECOND

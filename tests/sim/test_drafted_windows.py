@@ -9,7 +9,7 @@ import pytest
 import headway
 from headway.errors import HeadwayError
 from headway.latency import build, kv_layout, read_gpu, read_model
-from headway.latency.step_models.hardware import WindowedHardware
+from headway.latency.hardware_times import WindowedHardware
 from headway.latency.verification import UNITS
 from headway.scenario.cluster_spec import Cluster
 from headway.scenario.speculation_spec import Draft, Speculation

@@ -21,7 +21,7 @@ from headway.policies.code.kinds import of_value
 from headway.policies.estimators import Learned, NoisyOracle
 from headway.policies.flow import Bands
 from headway.policies.queues import Fifo
-from headway.policies.registry import METHODS
+from headway.policies.user_policies import METHODS
 from headway.views.cluster import Totals
 from headway.views.window import Recent
 

@@ -17,8 +17,8 @@ from headway.config.keys import Duration, PositiveDuration
 from headway.control.view_lock import ViewLock
 from headway.errors import HeadwayError
 from headway.policies.answers import check_scale
-from headway.policies.registry import ours
 from headway.policies.scaling.thresholds import Static
+from headway.policies.user_policies import ours
 from headway.types import NEVER, PS_PER_SECOND, REDIRECTED, RETRIED, SERVING, Request
 from headway.views.events import Event, Finished, FirstToken, Handed, InstanceChanged, Routed
 from headway.views.instance import InstanceView

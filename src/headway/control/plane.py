@@ -29,33 +29,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
-
-from msgspec.structs import replace
+from typing import Any
 
 from headway.config.units import duration_text
 from headway.config.wording import shown
 from headway.control.audience import Audience, Observe
+from headway.control.decision_maker import DecisionMaker
 from headway.control.expectations import Expectations, LengthsOf
-from headway.control.flights import QUEUED, Answer, Decision, Flight, Flights, TimedOut, Unserved
+from headway.control.flights import Answer, Decision, Flight, Flights, TimedOut, Unserved
 from headway.control.journal import UNFORCED, Forced, Journal
 from headway.control.model_groups import ModelGroups
 from headway.control.stages import Guard, Stages
 from headway.control.view_lock import ViewLock
 from headway.control.waiting_room import DELAYED, RESCUED, WaitingRoom
-from headway.policies.answers import check_priority, is_number, wrong_answer
+from headway.policies.answers import policy_metrics
 from headway.policies.context import Context
 from headway.policies.disaggregation import make_pairing
 from headway.policies.flow import NoFlow, Waiting
 from headway.policies.prefix_index import PrefixIndex
-from headway.policies.registry import entry_of, figures, ours
-from headway.types import ADMIT, NEVER, NO_PRIORITY, SERVING, Admit, Delay, Estimate, Priority, Reject, Request, Route
+from headway.policies.registry import entry_of
+from headway.policies.user_policies import ours
+from headway.types import NEVER, Priority, Reject, Request
 from headway.views.cluster import ClusterView
-from headway.views.instance import InstanceView
-
-MOST_TOKENS: Final = 1 << 62  # maximum value of `cached_tokens` in a route
-UNKNOWN: Final = Estimate(256)  # the estimate of a request if the estimator of a gateway fails
-MOST_DELAYS: Final = 100_000  # maximum number of delays per request; with more, the policy would never admit it
 
 
 class ControlPlane:
@@ -89,12 +84,11 @@ class ControlPlane:
         self.cluster = ClusterView(context.instances)
         self.cluster.explain = bool(journals)
         self.context, self.ordered = context, context.instances
-        self.views = {view.id: view for view in context.instances if view.id}
-        self.journals, self.guard, self.forced = journals, guard, dict(forced)
-        self.stages = Stages(admission, priority, make_pairing(routing, context.instances, decider))
+        self.journals, self.guard = journals, guard
+        stages = Stages(admission, priority, make_pairing(routing, context.instances, decider))
         self.decider = decider  # decides which requests are split, as a part of the routing policy
         self.flow = None if isinstance(flow, NoFlow) else flow
-        self.policies = {"admission": admission, "priority": priority, "routing": self.stages.routing}
+        self.policies = {"admission": admission, "priority": priority, "routing": stages.routing}
         if self.flow is not None:
             self.policies["flow"] = self.flow
         self.expectations: Expectations | None = None
@@ -105,12 +99,24 @@ class ControlPlane:
         self.groups = ModelGroups(context.instances)
         on_error = None if guard is None else guard.observer_failed
         self.audience = Audience(context, self.cluster, on_indexes, on_error)
-        self.lock: ViewLock | None = None  # set during the first decisions of new policies
-        self.watch(tuple(self.policies.values()))
         self.waiting = WaitingRoom(context, self.groups, self.flow, patience_ps, self.audience.on_dequeued)
         within = duration_text(self.waiting.patience_ps)
         self.unserved = Unserved(unserved or f"503: no instance came up within {within}")
-        self.audience.join(0, [admission, priority, self.stages.routing, *self.waiting.queues()], {})
+        self.maker = DecisionMaker(
+            self.cluster,
+            stages,
+            self.groups,
+            self.waiting,
+            self.flights,
+            self.audience,
+            self.expectations,
+            journals,
+            forced,
+            guard,
+        )
+        self._list_targets()
+        self.watch(tuple(self.policies.values()))
+        self.audience.join(0, [admission, priority, stages.routing, *self.waiting.queues()], {})
         if self.expectations is not None:
             self.audience.join(0, [estimator], {}, self.expectations.context(context))
         if observe is not None:
@@ -147,10 +153,11 @@ class ControlPlane:
                 audience.state.on_arrival(now_ps, request)
             if audience.listeners:
                 audience.on_arrived(now_ps, request)
+        maker = self.maker
         if self.guard is None:
-            answer = self._admit(now_ps, request, self.stages)
+            answer = maker.admit(now_ps, request, maker.stages)
         else:
-            answer = self.guard.arrive(now_ps, request, partial(self._admit, now_ps, request))
+            answer = self.guard.arrive(now_ps, request, partial(maker.admit, now_ps, request))
         if audience.listeners:
             self._tell_refused(now_ps, request, answer)
         return answer
@@ -161,156 +168,14 @@ class ControlPlane:
             outcome = "timed_out" if isinstance(answer, TimedOut) else "rejected"
             self.audience.on_rejected(now_ps, request, answer.reason, outcome)
 
-    def _admit(self, now_ps: int, request: Request, stages: Stages) -> Answer:
-        cluster = self.cluster
-        cluster.now_ps = now_ps
-        cluster.priority = NO_PRIORITY
-        group = self.groups.only or self.groups.of(request.model)
-        if group is None:
-            return Reject(f"404: model {shown(request.model)} is not served")
-        cluster.instances, cluster.group = group.instances, group.number
-        if not group.instances:
-            self.waiting.strand(now_ps, request, group)
-            return None
-        if self.expectations is not None:
-            self._expect(request)
-        lock = self.lock
-        if lock is None:
-            verdict = stages.admission.admit(request, cluster)
-        else:
-            verdict = lock.call(stages.admission, stages.admission.admit, request, cluster)
-        if verdict is not ADMIT and not isinstance(verdict, Admit):
-            return self._refuse(now_ps, request, verdict, stages)
-        if lock is None:
-            priority = stages.priority.prioritise(request, cluster)
-        else:
-            priority = lock.call(stages.priority, stages.priority.prioritise, request, cluster)
-        if priority is not NO_PRIORITY:
-            check_priority(stages.priority, priority, request)
-            cluster.priority = priority
-            if self.journals:
-                scored = priority if priority.reason else replace(priority, reason=stages.scored)
-                for journal in self.journals:
-                    journal.on_prioritised(now_ps, request, scored)
-        if group.flow is not None:
-            group.flow.put(now_ps, request, priority)
-            if self.audience.state is not None:
-                self.audience.state.on_queued(request)
-            return QUEUED
-        if self.guard is None:
-            return self._choose(now_ps, request, priority, stages)
-        return self._route(now_ps, request, priority, stages)
-
-    def _expect(self, request: Request) -> None:
-        """Estimate the output length of a request before policies decide on it."""
-        assert self.expectations is not None
-        try:
-            self.expectations.look(request, self.cluster, None if self.lock is None else self.lock.call)
-        except (Exception, SystemExit) as error:
-            if self.guard is None:
-                raise
-            self.cluster._estimate = UNKNOWN
-            self.guard.observer_failed(self.expectations.estimator.estimate, error)
-
-    def _refuse(self, now_ps: int, request: Request, verdict: Reject | Delay, stages: Stages) -> Reject | None:
-        stages.check_verdict(verdict, request)
-        self._count_locked()
-        for journal in self.journals:
-            journal.on_refused(now_ps, request, verdict)
-        if not isinstance(verdict, Delay):
-            return verdict
-        if self.waiting.delays(request.id) >= MOST_DELAYS:
-            right = f"admit delayed a request {MOST_DELAYS:,} times; it must admit or reject it, or delay it longer"
-            raise wrong_answer("policies.admission", stages.admission, right, verdict, request)
-        self.waiting.delay(now_ps + verdict.duration_ps, request)
-        self.audience.on_delayed(now_ps, request, now_ps + verdict.duration_ps)
-        return None
-
-    def _route(self, now_ps: int, request: Request, priority: Priority, stages: Stages) -> Flight | Reject:
-        """Route an admitted request. If there is a guard, as in a gateway, it chooses which stages decide. If these
-        stages fail, the guard may use other stages."""
-        if self.guard is None:
-            return self._choose(now_ps, request, priority, stages)
-        return self.guard.route(now_ps, request, stages, partial(self._choose, now_ps, request, priority))
-
-    def _choose(self, now_ps: int, request: Request, priority: Priority, stages: Stages) -> Flight | Reject:
-        if self.lock is None:
-            decision = stages.routing.route(request, self.cluster)
-        else:
-            decision = self.lock.call(stages.routing, stages.routing.route, request, self.cluster)
-            self._count_locked()
-        if self.forced and request.id in self.forced:
-            decision = self._force(request, decision)
-        if isinstance(decision, Route):
-            view = self._find_target(decision.target, request, stages)  # raise before journals record an invalid target
-            prefill = None if decision.prefill is None else self._find_target(decision.prefill, request, stages)
-            if stages.permit is not None:
-                refusal = stages.permit(request, (view,) if prefill is None else (view, prefill))
-                if refusal is not None:
-                    stages.check_refusal(refusal, request)
-                    return refusal
-            if self.journals:
-                recorded = stages.with_reason(decision)
-                for journal in self.journals:
-                    journal.on_routed(now_ps, request, recorded, priority)
-            cached, score = decision.cached_tokens, decision.priority
-            if type(cached) is not int or not 0 <= cached <= MOST_TOKENS:
-                raise stages.wrong_route("cached_tokens as a whole number that is not negative", cached, request)
-            if score is None:
-                score = priority.score
-            elif not is_number(score):
-                raise stages.wrong_route("priority as a finite number", score, request)
-            if prefill is not None or view.role != "both":
-                stages.check_roles(decision, view, prefill, request)
-            pending = request.prompt_tokens - cached if request.prompt_tokens > cached else 0
-            flight = Flight(request, view, cached, pending, score, priority.hints, decision.reason, prefill)
-            if self.expectations is not None:
-                flight.expected = self.cluster.expected_tokens
-            self.flights.send(flight)
-            self.audience.on_routed(now_ps, flight)
-            return flight
-        if isinstance(decision, Reject) and isinstance(decision.reason, str):
-            return decision
-        right = "route must return a Route, as in Route(view.id), or a Reject"
-        raise wrong_answer("policies.routing", stages.routing, right, decision, request)
-
     def watch(self, policies: Sequence[Any], trusting: bool = True) -> None:
         """Lock the views during the next calls of these new policies. If `trusting` is set, the views stay unlocked
         during calls of Headway's own policies."""
         if trusting and all(map(ours, policies)):
             return
-        self.lock = self.audience.lock = ViewLock(self.ordered, self.cluster)
+        lock = self.maker.lock = self.audience.lock = ViewLock(self.ordered, self.cluster)
         if trusting:
-            self.lock.trust((*self.policies.values(), *policies))
-
-    def _count_locked(self) -> None:
-        """Count a decision during which the views were locked."""
-        if self.lock is not None:
-            self.lock.left -= 1
-            if not self.lock.left:
-                self.lock = self.audience.lock = None
-
-    def _force(self, request: Request, decision: Any) -> Any:
-        """Return the forced decision in place of the policy's decision. The policy is still asked first, so that its
-        random numbers and its rotation are the same as without force. The expected number of cached tokens comes from
-        the first prefix index, and is 0 if there is none."""
-        target, prefill = self.forced.pop(request.id)
-        if not isinstance(decision, Route) or (decision.target, decision.prefill) == (target, prefill):
-            return decision
-        place = self.views[target if prefill is None else prefill].index
-        cached = 0
-        if self.indexes:
-            cached = self.indexes[0].matches(request.path)[place] * self.indexes[0].block_tokens
-        return Route(target, "forced", cached, decision.priority, decision.scorecard, prefill)
-
-    def _find_target(self, target: str, request: Request, stages: Stages) -> InstanceView:
-        try:
-            view = self.views.get(target)
-        except TypeError:  # the target is not hashable
-            view = None
-        if view is None or view.state not in SERVING or (self.groups.by_name and request.model not in view.serves):
-            raise stages.wrong_target(view, target, request)
-        return view
+            lock.trust((*self.policies.values(), *policies))
 
     # --- requests that wait ------------------------------------------------------------------------------------
 
@@ -351,8 +216,8 @@ class ControlPlane:
             elif group.instances and (entry := flow.take(cluster)) is not None:
                 cluster.priority = entry.priority
                 if self.expectations is not None:
-                    self._expect(entry.request)
-                answer = self._route(now_ps, entry.request, entry.priority, self.stages)
+                    self.maker.expect(entry.request)
+                answer = self.maker.route(now_ps, entry.request, entry.priority, self.maker.stages)
             elif group.empty_ps + self.waiting.patience_ps <= now_ps and (entry := flow.oldest()) is not None:
                 answer = Reject(self.unserved.reason)
             elif (entry := flow.excess()) is not None:
@@ -417,8 +282,8 @@ class ControlPlane:
         cluster.instances, cluster.group = group.instances, group.number
         if group.instances:
             if self.expectations is not None:
-                self._expect(request)
-            answer = self._route(now_ps, request, priority, self.stages)
+                self.maker.expect(request)
+            answer = self.maker.route(now_ps, request, priority, self.maker.stages)
             self._tell_refused(now_ps, request, answer)
             return answer
         self.waiting.strand(now_ps, request, group, priority)
@@ -448,8 +313,11 @@ class ControlPlane:
     def regroup(self, now_ps: int) -> list[Request]:
         """Form the groups of instances again after instances have joined or left. Return the waiting requests whose
         group no longer exists; the caller must pass them to `arrive` again."""
-        self.views = {view.id: view for view in self.ordered if view.id}
+        self._list_targets()
         return self.waiting.regroup(now_ps)
+
+    def _list_targets(self) -> None:
+        self.maker.views = {view.id: view for view in self.ordered if view.id}
 
     def join(self, now_ps: int, policies: Sequence[Any]) -> None:
         """Bind further policies and send them all events from now on. For each request in flight, they first receive
@@ -467,7 +335,7 @@ class ControlPlane:
     def check(self, foreign: Sequence[int] | None = None) -> None:
         """Raise an error if a policy has changed the counts in the views. If other routers send requests to the same
         instances, `foreign` lists for each instance how many requests of other routers are in flight there."""
-        self.flights.check(self.views.values(), foreign)
+        self.flights.check(self.maker.views.values(), foreign)
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of all policies by name. If the cluster serves several models, each model has its own
@@ -476,8 +344,8 @@ class ControlPlane:
         for name, policy in self.policies.items():
             if name == "flow" and len(self.groups) > 1:
                 for group in self.groups:
-                    own = figures(group.flow, "policies.flow") if hasattr(group.flow, "metrics") else {}
+                    own = policy_metrics(group.flow, "policies.flow") if hasattr(group.flow, "metrics") else {}
                     values.update({f"{figure}:{group.name}": value for figure, value in own.items()})
             elif hasattr(policy, "metrics"):
-                values.update(figures(policy, f"policies.{name}"))
+                values.update(policy_metrics(policy, f"policies.{name}"))
         return values

@@ -15,7 +15,7 @@ from traceback import walk_tb
 from typing import Any, Final, NoReturn
 
 from headway.errors import HeadwayError
-from headway.policies.registry import ours, outside
+from headway.policies.user_policies import ours, outside
 from headway.types import Path, Request
 from headway.views.cluster import ClusterView, TenantView
 from headway.views.instance import NO_TIERS, InstanceView

@@ -16,7 +16,7 @@ import msgspec
 
 from headway.emulator.content import Content
 from headway.errors import HeadwayError, missing_extra
-from headway.policies.prefix_index import GPU
+from headway.policies.prefix_tiers import GPU
 from headway.sim.instance import Instance
 from headway.sim.job import Job
 

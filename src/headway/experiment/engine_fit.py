@@ -29,9 +29,9 @@ from headway.experiment.engine_run import EngineRun, log_error
 from headway.experiment.linear_fit import LinearFit, fit_linear
 from headway.experiment.validate import Validation, before_and_after
 from headway.latency.gpus import Gpu
+from headway.latency.hardware_times import Hardware
 from headway.latency.profiles import HOST, Profile, read_profile
 from headway.latency.step_cost import Constants
-from headway.latency.step_models.hardware import Hardware
 from headway.results.recorded import Served
 from headway.scenario.scenario import Scenario, Source
 from headway.types import Json

@@ -5,7 +5,8 @@ from typing import Any, Final
 
 from headway.latency import KvLayout
 from headway.latency.shards import capacity_score
-from headway.scenario.cluster_spec import Cluster, Engines
+from headway.scenario.cluster_spec import Cluster
+from headway.scenario.engines_spec import Engines
 from headway.scenario.scenario import DEFAULT, Source, load_data, validate
 from headway.scenario.speculation_spec import DEFAULT_CLASS
 from headway.sim.front_end import engine_view

@@ -23,6 +23,7 @@ from msgspec import Struct
 
 from headway.errors import HeadwayError
 from headway.policies import registry
+from headway.policies.user_policies import outside
 
 PR_SET_PDEATHSIG = 1  # Linux: sets the signal that a process gets when its parent ends
 
@@ -163,5 +164,5 @@ def strange(spec: Any) -> bool:
     if isinstance(spec, list | tuple):
         return any(map(strange, spec))
     if isinstance(spec, str):
-        return any(registry.outside(entry.make) for entry in registry.entries(name=registry.canonical(spec)))
+        return any(outside(entry.make) for entry in registry.entries(name=registry.canonical(spec)))
     return not isinstance(spec, int | float | None)

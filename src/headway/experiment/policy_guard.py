@@ -24,8 +24,8 @@ from typing import Any, Final
 from headway.config.units import positive_seconds
 from headway.config.wording import one_line
 from headway.errors import HeadwayError, InvariantError
-from headway.policies import registry
 from headway.policies.queues import Ticket
+from headway.policies.user_policies import outside
 from headway.types import Request
 from headway.views.events import Finished, FirstToken, Routed
 
@@ -46,7 +46,7 @@ class PolicyStopped(BaseException):
 def policy_guard(policies: Iterable[Any]) -> Iterator[None]:
     """Turn errors of a user's policy into a `HeadwayError` that names the policy. Leave errors of Headway unchanged."""
     parts = [part for policy in policies for part in (policy, *getattr(policy, "_parts", ()))]
-    modules = {type(part).__module__ for part in parts if registry.outside(type(part))}  # the modules of user policies
+    modules = {type(part).__module__ for part in parts if outside(type(part))}  # the modules of user policies
     watch = Watch(modules, positive_seconds(os.environ.get(TIMEOUT, DEFAULT), TIMEOUT)) if modules else None
     try:
         if watch is None:

@@ -26,6 +26,7 @@ from headway.policies import registry
 from headway.policies.context import Context
 from headway.policies.flow import NoFlow
 from headway.policies.prefix_index import largest_block
+from headway.policies.user_policies import METHODS, check_methods
 from headway.results import store
 from headway.results.decision_log import DecisionLog
 from headway.results.recorder import PoolFacts, RunFacts
@@ -241,7 +242,7 @@ def pool_policy(scenario: Scenario, own: Any, spec: Any, where: str) -> Any:
 def own_policy(stage: str, spec: Any, where: str) -> Any:
     """Return a policy that the caller's program defines. If `spec` is an object, return it; if it is a class, create an
     object with the default parameters."""
-    method = registry.METHODS.get(stage)
+    method = METHODS.get(stage)
     if method is None:
         known = ", ".join(registry.names(stage))
         raise HeadwayError(f"{where}: give a {stage} policy by name or as a mapping with 'name'. Known: {known}.")
@@ -258,7 +259,7 @@ def own_policy(stage: str, spec: Any, where: str) -> Any:
         except Exception as error:
             wrong = f"{spec.__name__}() failed: {one_line(error)}. Give an object of the class"
             raise HeadwayError(f"{where}: {wrong}.") from error
-    registry.check_methods(stage, policy, where)
+    check_methods(stage, policy, where)
     return policy
 
 

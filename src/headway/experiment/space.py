@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from headway.config.wording import join_words, shown, suggest
 from headway.errors import HeadwayError
-from headway.scenario.cluster_spec import MOST_INSTANCES, SCALED
+from headway.scenario.engines_spec import MOST_INSTANCES, SCALED
 from headway.scenario.pd_spec import ROLES
 from headway.scenario.scenario import Scenario
 from headway.types import Json

@@ -27,6 +27,7 @@ from headway.types import PS_PER_SECOND
 from headway.views.instance import InstanceView
 
 FOREVER: Final = 1 << 60
+UNITS: Final = 64  # units of a token, in which `verification` counts contexts
 
 Chunk = tuple[int, int]
 Run = tuple[int, int, int]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
 
@@ -19,9 +19,7 @@ from headway.latency import step_cost
 from headway.latency.all_reduce import AllReduce
 from headway.latency.base import Chunk, LatencyModel, Run, StepShape, times
 from headway.latency.graphs import padded
-
-if TYPE_CHECKING:
-    from headway.latency.step_models.hardware import Hardware
+from headway.latency.hardware_times import Hardware
 
 # The most tokens of a step that runs as a CUDA graph, vLLM's default. Ranks that all run graphs pad their steps to the
 # number of tokens of the largest; if any step is larger, no rank pads.

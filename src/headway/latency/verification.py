@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Final, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
 from headway.latency.base import FOREVER, Chunk, LatencyModel, Run, scale_model, times
+from headway.latency.base import UNITS as UNITS
 from headway.latency.joint_steps import run_group_of
 
-UNITS: Final = 64  # units of a token
 # Decodes, context, growth of the context per step, chunks, and context in layers with windows of a data-parallel rank,
 # as `Verifier.run` has them.
 RankShape = tuple[int, int, int, Sequence[Chunk], int | None]

@@ -63,3 +63,16 @@ def is_number(value: object) -> bool:
 
 def wrong_answer(where: str, policy: Any, right: str, answer: object, request: Request) -> HeadwayError:
     return HeadwayError(f"{where}: {type(policy).__name__}.{right}, got {shown(answer)}, at request {request.id}.")
+
+
+def policy_metrics(policy: Any, where: str) -> dict[str, float]:
+    """Return the metrics that a policy reports. Raise an error unless each metric is a name with a finite number."""
+    metrics = policy.metrics()
+    right = f"{where}: {type(policy).__name__}.metrics must return a mapping of names to finite numbers"
+    if not isinstance(metrics, dict):
+        raise HeadwayError(f"{right}, got {shown(metrics)}.")
+    for name, value in metrics.items():
+        number = isinstance(value, int | float) and abs(value) <= float_info.max
+        if not isinstance(name, str) or not number:
+            raise HeadwayError(f"{right}, got {shown(name)}: {shown(value)}.")
+    return metrics

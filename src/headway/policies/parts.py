@@ -6,7 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from headway.policies.registry import REPORTED, Entry, entry_of, figures
+from headway.policies.answers import policy_metrics
+from headway.policies.registry import REPORTED, Entry, entry_of
 from headway.views.events import FURTHER, Event, observed_kinds
 
 Observe = Callable[[Event], None]
@@ -27,7 +28,7 @@ def combine_entries(whole: Any, parts: Iterable[Any]) -> Entry:
 def collect_metrics(parts: Iterable[tuple[str, Any]]) -> dict[str, float]:
     """Merge the metrics of all parts that report metrics. `parts` has (location, part) pairs; error messages name the
     location."""
-    reports = [figures(part, place) for place, part in parts if hasattr(part, "metrics")]
+    reports = [policy_metrics(part, place) for place, part in parts if hasattr(part, "metrics")]
     return {name: value for report in reports for name, value in report.items()}
 
 

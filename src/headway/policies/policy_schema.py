@@ -12,7 +12,8 @@ from msgspec import Struct
 from headway.config.keys import Form
 from headway.config.schema import Definitions, any_of, schema_of, strict
 from headway.policies import registry
-from headway.policies.registry import METHODS, Entry, Parameter
+from headway.policies.registry import Entry, Parameter
+from headway.policies.user_policies import METHODS, outside
 from headway.types import Json
 
 OTHER_SPELLING: Final = "_"
@@ -50,7 +51,7 @@ def policy_form(stage: str, live: bool = False) -> Form:
 
 def known_entries(stage: str) -> list[Entry]:
     """Return the entries of the policies that are part of Headway."""
-    return [entry for entry in registry.entries(stage) if not registry.outside(entry.make)]
+    return [entry for entry in registry.entries(stage) if not outside(entry.make)]
 
 
 def other_names(stage: str) -> Json:

@@ -14,9 +14,7 @@ A prompt touches its blocks from last to first. So an instance that holds a bloc
 the index needs only one number per run and instance: the end of the blocks that the instance holds. An instance that
 reports evictions may lose a run and keep the runs after it. This is a *hole*, and a match ends at the hole.
 
-The last blocks of a run move to slower tiers before its first blocks. Therefore two more numbers per run describe the
-tiers: the end of the blocks on the GPU, and the end of the blocks on the GPU or in CPU memory. If several instances
-share a store, the blocks in the store can lengthen the match of each of these instances.
+`prefix_tiers` has the tiers in which an instance holds its blocks, and the stores that instances share.
 """
 
 from bisect import bisect_left
@@ -27,12 +25,10 @@ from typing import Final
 from headway.config.wording import suggest
 from headway.errors import HeadwayError
 from headway.policies.last_accesses import LastAccesses
+from headway.policies.prefix_tiers import GPU, TIERS, PrefixTiers
 from headway.policies.shared_store import SharedStore
 from headway.types import Path
 
-TIERS: Final = ("gpu", "cpu", "storage")  # from the fastest to the slowest
-GPU: Final = 0
-GONE: Final = 3  # pseudo-tier of blocks that are in no tier, such as evicted ones
 MANY: Final = 8  # if a prompt has more runs than this, the search starts at the end of the prompt
 
 # Maps the name of a piece to its first block.
@@ -62,9 +58,8 @@ class PrefixIndex:
         self._fronts: list[dict[int, list[int]]] = [{} for _ in range(instances)]
         self._sizes = [0] * instances
         self._holes = False  # whether an instance may hold a run without holding all runs before it
-        # For each instance: key of a run -> (end of the blocks on the GPU, end of those on the GPU or in CPU memory).
-        self._moved: list[OrderedDict[int, tuple[int, int]]] = [OrderedDict() for _ in range(instances)]
-        self._shared: list[list[SharedStore]] = []  # shared stores of each instance; empty if there are none
+        self.tiers = PrefixTiers(instances)
+        self._moved = self.tiers.moved
         self.accesses: LastAccesses | None = None  # None: no policy asks for the times of accesses
 
     def size(self, instance: int) -> int:
@@ -149,8 +144,8 @@ class PrefixIndex:
 
     def _matches_with_holes(self, path: Path) -> list[int]:
         """Return the same as `matches`, for an index in which an instance may hold a run without the runs before it."""
-        if self._shared:
-            return self._reach(path, len(TIERS) - 1)
+        if self.tiers.shared:
+            return self.tiers.reach(path.blocks(self.block_tokens), len(TIERS) - 1, self._holders)
         matched = self._none[:]
         at = 0
         for key, end in path.blocks(self.block_tokens):
@@ -169,54 +164,18 @@ class PrefixIndex:
         if tier not in TIERS:
             raise HeadwayError(f"matches_within: there is no tier {tier!r}.{suggest(tier, TIERS)}")
         level = TIERS.index(tier)
-        if self._shared:
-            return self._reach(path, level)
+        runs = path.blocks(self.block_tokens)
+        if self.tiers.shared:
+            return self.tiers.reach(runs, level, self._holders)
         matched = self.matches(path)
-        for instance, moved in enumerate(self._moved):
-            if not moved or level > 1:
-                continue
-            start = 0
-            for key, end in path.blocks(self.block_tokens):
-                if matched[instance] <= start:
-                    break
-                if key in moved and moved[key][level] < min(end, matched[instance]):
-                    matched[instance] = max(start, moved[key][level])
-                    break
-                start = end
+        self.tiers.shorten(matched, runs, level)
         return matched
 
     def share(self, instances: Iterable[int], tier: str) -> SharedStore:
         """Create and return a store in this tier, from which all these instances can load blocks. The caller must
         record which blocks the store contains."""
-        store = SharedStore(TIERS.index(tier))
-        self._shared = self._shared or [[] for _ in range(self.instances)]
-        for instance in instances:
-            self._shared[instance].append(store)
         self._holes = True
-        return store
-
-    def _reach(self, path: Path, level: int) -> list[int]:
-        """Return the same as `matches_within`, but count blocks in shared stores too. `level` is the index of the tier
-        in `TIERS`."""
-        matched = self._none[:]
-        going, start = list(range(self.instances)), 0  # `going`: the instances that hold all blocks before `start`
-        for key, end in path.blocks(self.block_tokens):
-            holders = self._holders.get(key, {})
-            for instance in going:
-                at, held = start, holders.get(instance)
-                if held is not None:
-                    if level < len(TIERS) - 1 and key in self._moved[instance]:
-                        held = min(held, self._moved[instance][key][level])
-                    at = max(at, held)
-                for store in self._shared[instance]:
-                    if store.level <= level:
-                        at = store.reach(key, at)
-                matched[instance] = min(at, end)
-            going = [instance for instance in going if matched[instance] == end]
-            if not going:
-                break
-            start = end
-        return matched
+        return self.tiers.share(instances, TIERS.index(tier))
 
     def move(self, instance: int, key: int, block: int, source: int, target: int) -> None:
         """Record that an instance has moved blocks of a run between tiers. If `target` is slower than `source`, the
@@ -226,23 +185,15 @@ class PrefixIndex:
         held = None if holders is None else holders.get(instance)
         if held is None:
             return
-        moved = self._moved[instance]
-        near, far = moved.get(key, (held, held))
-        ends = [min(near, held), min(far, held), held]
-        if target == GPU:
-            ends = [max(end, min(block, held)) for end in ends]
-        else:
-            first = block if source == GPU else max(block, ends[source - 1])
-            if first >= ends[source]:
-                return
-            for level in range(source, min(target, len(ends))):
-                ends[level] = min(ends[level], first)
+        ends = self.tiers.ends_after(instance, key, held, block, source, target)
+        if ends is None:
+            return
         if ends[2] < held:
             self.remove(instance, key, ends[2])
-        if ends[0] < ends[2] and instance in self._holders.get(key, {}):
-            moved[key] = (ends[0], ends[1])
+        if ends[0] < ends[2] and self.holds(instance, key):
+            self._moved[instance][key] = (ends[0], ends[1])
         else:
-            moved.pop(key, None)
+            self._moved[instance].pop(key, None)
 
     def place(self, instance: int, key: int, start: int, level: int) -> None:
         """Record in which tier an instance has a whole run. `start` is the run's first block, and `level` is the tier's
@@ -260,17 +211,6 @@ class PrefixIndex:
         while moved and self._sizes[instance] > least:
             key, (start, _) = moved.popitem(last=False)
             self.remove(instance, key, start)
-
-    def _bring_up(self, instance: int, runs: tuple[tuple[int, int], ...]) -> None:
-        """Record that the blocks of a prompt are on the instance's GPU, because the instance computes this prompt."""
-        moved = self._moved[instance]
-        for key, end in runs:
-            if key in moved:
-                near, far = moved[key]
-                if end >= self._holders[key][instance]:
-                    del moved[key]
-                elif end > near:
-                    moved[key] = (end, max(end, far))
 
     def remove(self, instance: int, key: int, end: int, *, hole: bool = True) -> None:
         """Record that an instance has evicted the blocks of a run from `end` on. Pass `hole=False` if the instance
@@ -402,7 +342,7 @@ class PrefixIndex:
             size = capacity
         self._sizes[instance] = size
         if self._moved[instance]:
-            self._bring_up(instance, runs)
+            self.tiers.bring_up(instance, runs, self._holders)
 
     def _refresh(self, instance: int, runs: tuple[tuple[int, int], ...]) -> int:
         """Make runs the most recently used, until the first run that the instance does not hold with exactly this end.

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.policies.registry import check_call, outside
+from headway.policies.user_policies import check_call, outside
 from headway.views.engine import Ticket as Ticket
 
 

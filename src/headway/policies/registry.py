@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import sys
 import threading
 import typing
 from collections.abc import Callable, Iterable
-from math import isfinite
 from typing import Annotated, Any, Final, Literal, TypeVar, cast, get_args, get_origin
 from weakref import WeakKeyDictionary
 
@@ -23,26 +21,11 @@ from headway.config.keys import Form
 from headway.config.wording import cut, describe_type, one_line, shown, suggest
 from headway.errors import HeadwayError
 from headway.policies.policy_files import FROM_FILE, load_class
+from headway.policies.user_policies import METHODS, check_methods, outside
 from headway.views.instance import REPORTED as REPORTED
 
 T = TypeVar("T", bound=type)
 Names = Iterable[str] | None  # names of signals
-
-# For each stage, the method that a user's policy must have, and the number of its arguments.
-CALLS = {
-    "admission": ("admit", 2),
-    "priority": ("prioritise", 2),
-    "estimator": ("estimate", 2),
-    "routing": ("route", 2),
-    "scorer": ("score", 3),
-    "filter": ("keep", 3),
-    "picker": ("pick", 3),
-    "decider": ("apart", 3),
-    "scheduler": ("queue", 0),
-    "scaling": ("scale", 1),
-}
-METHODS = {stage: method for stage, (method, _) in CALLS.items()}
-OPTIONAL = {"bind": 1, "observe": 1, "metrics": 0, "believed_tokens": 1}  # optional method -> number of arguments
 
 # The default policy of each stage. The stages are in the order in which a request passes through them.
 DEFAULT_POLICIES: Final = {
@@ -393,55 +376,6 @@ def _label(policy: Any, entry: Entry) -> None:
         raise HeadwayError(
             f"{entry.name!r} does not let Headway set attributes. Remove __slots__, slots and frozen."
         ) from None
-
-
-def outside(cls: type) -> bool:
-    """Return whether a class is not part of Headway."""
-    return not cls.__module__.startswith("headway.")
-
-
-def ours(policy: Any) -> bool:
-    """Return whether a policy and all its parts are classes of Headway."""
-    return not any(outside(type(part)) for part in (policy, *getattr(policy, "_parts", ())))
-
-
-def check_methods(stage: str, policy: Any, where: str) -> None:
-    """Check that a user's policy has the methods of its stage, with the right number of arguments."""
-    if not outside(type(policy)):
-        return
-    needed = METHODS.get(stage)
-    for name, count in (*([CALLS[stage]] if needed else []), *OPTIONAL.items()):
-        cls = f"{where}: {type(policy).__name__}"
-        if hasattr(policy, name):
-            check_call(getattr(policy, name), count, f"{cls}.{name}")
-        elif name == needed:
-            raise HeadwayError(f"{cls} has no method {name!r}, which every {stage} policy needs.")
-
-
-def check_call(method: Any, count: int, place: str) -> None:
-    """Check that a method can be called with this number of arguments."""
-    if not callable(method):
-        raise HeadwayError(f"{place} must be a method, got {shown(method)}.")
-    try:
-        inspect.signature(method).bind(*[None] * count)
-    except TypeError as error:
-        arguments = "1 argument" if count == 1 else f"{count} arguments"
-        raise HeadwayError(f"{place} must accept {arguments} after self: {error}.") from None
-    except ValueError:  # a callable without a signature
-        return
-
-
-def figures(policy: Any, where: str) -> dict[str, float]:
-    """Return the metrics that a policy reports. Raise an error unless each metric is a name with a finite number."""
-    metrics = policy.metrics()
-    right = f"{where}: {type(policy).__name__}.metrics must return a mapping of names to finite numbers"
-    if not isinstance(metrics, dict):
-        raise HeadwayError(f"{right}, got {shown(metrics)}.")
-    for name, value in metrics.items():
-        number = isinstance(value, int | float) and abs(value) <= sys.float_info.max and isfinite(value)
-        if not isinstance(name, str) or not number:
-            raise HeadwayError(f"{right}, got {shown(name)}: {shown(value)}.")
-    return metrics
 
 
 def check(value: Any, parameter: Parameter, where: str) -> Any:

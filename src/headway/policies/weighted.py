@@ -20,6 +20,7 @@ from headway.policies.policy_schema import ScorersForm, policy_form
 from headway.policies.profile import DEFAULT, PLACE, read_scorers
 from headway.policies.registry import policy
 from headway.policies.scorecards import Cuts, number_duplicates
+from headway.policies.user_policies import outside
 from headway.types import Request, Route
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
@@ -64,11 +65,10 @@ class Weighted:
         self.entry = combine_entries(type(self), [*self._parts, *derived])
         self._combine = combiner([float(weight) for weight in self.weights])
         self._score: list[Score] = [
-            partial(clamped_score, scorer) if registry.outside(type(scorer)) else scorer.score
-            for scorer in self._scorers
+            partial(clamped_score, scorer) if outside(type(scorer)) else scorer.score for scorer in self._scorers
         ]
         self._keep: list[Keep] = [
-            partial(checked_keep, part) if registry.outside(type(part)) else part.keep for part in self._filters
+            partial(checked_keep, part) if outside(type(part)) else part.keep for part in self._filters
         ]
         self._scorer_names = number_duplicates([part_name(part) for part in self._scorers])
         self._filter_names = number_duplicates([part_name(part) for part in self._filters])

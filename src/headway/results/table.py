@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from headway.config.wording import suggest
 from headway.display.displayed import pandas_frame, polars_frame, types_of
-from headway.policies.prefix_index import TIERS
+from headway.policies.prefix_tiers import TIERS
 from headway.results.recorder import COLUMNS as NUMBERED
 from headway.results.recorder import Numbers, Recorder, RequestColumns
 from headway.types import OUTCOMES

@@ -14,7 +14,8 @@ from bisect import bisect_left
 from operator import itemgetter
 from typing import Any
 
-from headway.policies.prefix_index import GONE, GPU, PrefixIndex
+from headway.policies.prefix_index import PrefixIndex
+from headway.policies.prefix_tiers import GONE, GPU
 from headway.policies.shared_store import SharedStore
 from headway.sim.instance import Instance
 from headway.sim.kv_cache import Stored

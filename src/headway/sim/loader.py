@@ -5,7 +5,7 @@ it loads. Other requests continue meanwhile. When all its blocks have arrived, t
 batch before the requests in the queue.
 """
 
-from headway.policies.prefix_index import GPU, TIERS
+from headway.policies.prefix_tiers import GPU, TIERS
 from headway.results.records import Batch, KvMove
 from headway.sim.engine_logs import Reporter
 from headway.sim.handover import Handover

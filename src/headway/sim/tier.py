@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headway.policies.prefix_index import TIERS
+from headway.policies.prefix_tiers import TIERS
 from headway.results.recorder import TierStats
 from headway.sim.kv_cache import Stretch
 from headway.sim.link import Link

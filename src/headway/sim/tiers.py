@@ -9,7 +9,7 @@ inside a run. Between two changes, the GPU's cache notes what it has evicted or 
 """
 
 from headway.errors import InvariantError
-from headway.policies.prefix_index import GONE, GPU, TIERS
+from headway.policies.prefix_tiers import GONE, GPU, TIERS
 from headway.results.recorder import Recorder
 from headway.results.records import KvMove, Thrash
 from headway.sim.engine_logs import Reporter

@@ -16,9 +16,9 @@ from heapq import heappop, heappush
 from msgspec.structs import replace
 
 from headway.latency.base import FOREVER, Chunk, LatencyModel, Run, StepShape, scale_model
+from headway.latency.hardware_times import WindowedHardware
 from headway.latency.joint_steps import Price, run_group_of
 from headway.latency.overlap import Overlapped
-from headway.latency.step_models.hardware import WindowedHardware
 from headway.sim.batch import Batch
 from headway.sim.grouped_cache import GroupedCache
 from headway.sim.job import Job

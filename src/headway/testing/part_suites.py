@@ -8,6 +8,7 @@ from typing import Any
 
 from headway.control.plane import ControlPlane
 from headway.policies import registry
+from headway.policies.user_policies import METHODS
 from headway.policies.weighted import checked_keep, clamp
 from headway.testing.bench import Bench, requests
 from headway.testing.suite import RouterSuite
@@ -42,7 +43,7 @@ class _PartSuite(RouterSuite):
 
     def start(self, bench: Bench) -> tuple[Any, ControlPlane]:
         part = self.make()
-        bench.record_reads(part, "bind", "observe", registry.METHODS[self.stage])
+        bench.record_reads(part, "bind", "observe", METHODS[self.stage])
         return part, bench.plane(routing=_Asking(part, partial(self.ask, part), bench.transcript))
 
     def first_answer(self) -> list[Any]:

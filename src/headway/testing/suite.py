@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final
 import headway.policies  # noqa: F401  (declares the policies)
 from headway.control.plane import ControlPlane
 from headway.policies import registry
+from headway.policies.user_policies import METHODS
 from headway.testing.bench import WAITS, Bench, requests
 
 COUNT: Final = 40  # number of requests in a script
@@ -49,7 +50,7 @@ class RouterSuite(PolicySuite):
         policy = self.make()
         bench.record_reads(policy, "bind", "observe")
         control = bench.plane(**{self.stage: policy})
-        bench.record_reads(policy, registry.METHODS.get(self.stage, "take"))
+        bench.record_reads(policy, METHODS.get(self.stage, "take"))
         return policy, control
 
     def play(self, bench: Bench) -> list[Any]:

@@ -79,7 +79,7 @@ def recorded(script: Script) -> Iterator[None]:
             return plain["arrive"](self, now_ps, request, again)
         script.look(self, now_ps)
         if script.journal is not None:
-            self.cluster.explain, self.journals = True, (script.journal,)
+            self.cluster.explain, self.maker.journals = True, (script.journal,)
         script.inputs.append((now_ps, "arrive", (request,)))
         answer = plain["arrive"](self, now_ps, request)
         script.decisions.append((request.id, told(answer)))
@@ -222,7 +222,7 @@ def scaled_live(inputs: list[Any], views: list[Any], scaling: Json) -> list[Scal
             continue
         event, place = first, first.instance.index
         if isinstance(event, Routed):
-            plane.control.forced[event.request.id] = (event.instance.id, None)
+            plane.control.maker.forced[event.request.id] = (event.instance.id, None)
             plane.arrive(event.at_ps, event.request)
         elif isinstance(event, FirstToken):
             plane.first_token(event.at_ps, event.request.id)

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from headway.policies.code import Program, language, library, program, rewrite
+from headway.policies.code import Program, language, library, program, rewrite, rewrite_expressions
 from headway.policies.code.rejection import Exhausted, Misuse
 from headway.policies.code.state import Memory, Sent
 from headway.types import Path, Priority, Reject, Request
@@ -177,7 +177,7 @@ def checked(value: Any, kind: int, line: int, text: str) -> Any:
     return value
 
 
-class Checked(rewrite._Rewrite):
+class Checked(rewrite_expressions.Expressions):
     """As the language rewrites, and every expression's value is held against its kind."""
 
     def visit(self, node: ast.AST) -> Any:
@@ -186,7 +186,7 @@ class Checked(rewrite._Rewrite):
         found = super().visit(node)
         if kind is None or isinstance(getattr(node, "ctx", None), ast.Store):
             return found
-        return rewrite._call(
+        return rewrite_expressions.library_call(
             "_checked", [found, ast.Constant(kind), ast.Constant(node.lineno), ast.Constant(text)], node
         )
 
@@ -198,4 +198,4 @@ def checking(monkeypatch: Any) -> None:
         program, "library", lambda take, memory, **more: {**given(take, memory, **more), "_checked": checked}
     )
     monkeypatch.setattr(program, "LIBRARY_NAMES", [*program.LIBRARY_NAMES, "_checked"])
-    monkeypatch.setattr(rewrite, "_Rewrite", Checked)
+    monkeypatch.setattr(rewrite, "Expressions", Checked)

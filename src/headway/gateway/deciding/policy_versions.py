@@ -19,7 +19,7 @@ from headway.gateway.live_policies import build_policies, without_canary
 from headway.gateway.shadow.canary import CANARY, Choice
 from headway.gateway.signals.beliefs import SPECULATIVE_PS, TTL_PS, Beliefs
 from headway.policies.context import Context
-from headway.policies.registry import ours
+from headway.policies.user_policies import ours
 from headway.streams import stream
 from headway.types import Belief, Json, LoadRule, Request
 from headway.views.instance import Estimator, InstanceView

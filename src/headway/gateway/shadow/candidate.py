@@ -21,6 +21,7 @@ from headway.gateway.shadow.canary import CANDIDATE_FORM
 from headway.gateway.shadow.frozen import FrozenContext, Shot, Stage
 from headway.policies import registry
 from headway.policies.disaggregation import make_pairing
+from headway.policies.user_policies import ours
 from headway.streams import stream
 from headway.types import Json, Reject, Route
 from headway.views.events import Event
@@ -94,7 +95,7 @@ class Candidate:
         if bind is not None:
             bind(FrozenContext(self.stage, partial(stream, self.seed)))
         # Set during the first decisions of a user's policy. All candidates share the views and the live tenants.
-        self.lock = None if registry.ours(self.routing) else ViewLock((), self.stage.cluster)
+        self.lock = None if ours(self.routing) else ViewLock((), self.stage.cluster)
         self.observe: Callable[[Event], None] | None = getattr(self.routing, "observe", None)
 
     def wants(self) -> bool:

@@ -31,7 +31,8 @@ from typing import Final, NamedTuple
 from msgspec import Struct, field
 
 from headway.gateway.signals.kv_ledger import EXACT, GUESSED, PARTIAL
-from headway.policies.prefix_index import GPU, PrefixIndex
+from headway.policies.prefix_index import PrefixIndex
+from headway.policies.prefix_tiers import GPU
 from headway.types import PS_PER_SECOND, Belief, Path
 
 TTL_PS: Final = 120 * PS_PER_SECOND

@@ -18,8 +18,8 @@ from headway.policies.code.program import Explaining
 from headway.policies.code.rejection import Exhausted, Misuse
 from headway.policies.code.state import Sent
 from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS, Context
-from headway.policies.registry import METHODS
 from headway.policies.scorecards import TOTAL, ids
+from headway.policies.user_policies import METHODS
 from headway.types import (
     ADMIT,
     PS_PER_SECOND,

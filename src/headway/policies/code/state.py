@@ -9,7 +9,8 @@ import msgspec
 
 from headway.policies.code import language as lang
 from headway.policies.code.rejection import Misuse
-from headway.policies.prefix_index import TIERS, PrefixIndex
+from headway.policies.prefix_index import PrefixIndex
+from headway.policies.prefix_tiers import TIERS
 from headway.types import PS_PER_SECOND, Request
 
 MOST_PIECES: Final = 1_000  # maximum length of the part of an eviction order that a program may ask for
