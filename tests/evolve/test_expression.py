@@ -23,8 +23,9 @@ from headway.evolve.expression import (
     leaves_of,
     walk,
 )
-from headway.evolve.gp import RULES, decisions, situations
+from headway.evolve.known_rules import RULES
 from headway.evolve.rule_text import source_of, text_of
+from headway.evolve.situations import decisions, situations
 from headway.policies.code import Program, check
 from headway.streams import stream
 

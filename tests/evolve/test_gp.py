@@ -8,8 +8,10 @@ from small import suite
 import headway
 from headway.evolve import Bundle, Evaluation
 from headway.evolve.expression import call, constant, feature, leaves_of
-from headway.evolve.gp import CAPACITY, PARSIMONY, RULES, Islands, Rule, decisions, survivors
+from headway.evolve.gp import CAPACITY, PARSIMONY, Islands, Rule, survivors
+from headway.evolve.known_rules import RULES
 from headway.evolve.rule_text import source_of
+from headway.evolve.situations import decisions
 from headway.policies.code import plain_program
 
 # No rule that a search starts from decides like this.
@@ -147,3 +149,19 @@ def test_what_they_start_from_runs_in_a_simulation(stage: str, part: str) -> Non
             }
         )
         assert result.summary()["requests"]["completed"] == 8
+
+
+def test_from_the_third_batch_on_a_part_tunes_the_constants_of_the_best_rule_so_far() -> None:
+    batches = searched(4, 4)
+    best: dict[str, float] = {}
+    for number, batch in enumerate(batches):
+        tuned = [pair for pair in batch if pair[0].mutations == ("constants tuned",)]
+        assert len(tuned) == (0 if number < 2 else 6)
+        assert all(bundle.parent in best for bundle, _ in tuned)
+        best |= {bundle.id: evaluation.fitness["primary"] for bundle, evaluation in batch}
+
+
+@pytest.mark.full
+def test_tuned_constants_bring_a_rule_nearer_to_the_hidden_rule() -> None:
+    tuned = [primary(pair) for batch in searched(3, 15) for pair in batch if pair[0].mutations == ("constants tuned",)]
+    assert max(tuned[len(tuned) // 2 :]) > max(tuned[:6])

@@ -13,13 +13,13 @@ from small import document, suite
 
 import headway.evolve.search as search_module
 from headway.errors import HeadwayError
-from headway.evolve import Bundle, Cache, Suite
+from headway.evolve import Bundle, Cache, Suite, evaluate
 from headway.evolve.bench import Bench
 from headway.evolve.cache import Record
 from headway.evolve.evolution import Plan, evolve
 from headway.evolve.final import Conclusion
-from headway.evolve.journal import Journal
-from headway.evolve.search import Search
+from headway.evolve.journal import Journal, read_batches
+from headway.evolve.search import Budget, Search
 from installed import need
 
 need("optuna", "evolve")
@@ -204,6 +204,10 @@ class Repeating:
         assert len({id(evaluation) for _, evaluation in judged}) == 1
 
 
+class Unheeding(Repeating):
+    def tell(self, judged: Any) -> None: ...
+
+
 def test_a_candidate_that_comes_again_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[str] = []
     plain: Callable[..., Any] = search_module.evaluate_many
@@ -219,9 +223,6 @@ def test_a_candidate_that_comes_again_is_run_once(monkeypatch: pytest.MonkeyPatc
 
 
 def test_one_that_comes_again_after_a_break_is_told_of_as_without_one(tmp_path: Path) -> None:
-    class Unheeding(Repeating):
-        def tell(self, judged: Any) -> None: ...
-
     for name, steps in (("once", (5,)), ("twice", (2, 5))):
         for evaluations in steps:
             Search(Unheeding(), few(), 5, journal=Journal(tmp_path / name, {})).run(evaluations)
@@ -259,6 +260,38 @@ def test_numbers_that_are_searched_beat_the_template_on_a_real_suite(tmp_path: P
 
 
 def _default(made: Suite) -> float:
-    from headway.evolve import evaluate
-
     return evaluate(Bundle.of(routing="weighted-affinity-routing"), made, told=False).fitness["primary"]
+
+
+def test_a_search_with_a_budget_of_cpu_time_ends_after_the_batch_that_spends_it_and_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 1000, 10))  # each reading is 10 s after the one before, so a batch takes 10 s
+    monkeypatch.setattr(search_module.worker, "cpu_s", lambda: next(clock))
+    first = Search(Unheeding(), few(), 5, journal=Journal(tmp_path, {})).run(Budget(100, 15.0))
+    assert len(first) == 10
+    assert Journal(tmp_path, {}).cpu_s() == [10, 10]
+    again = Search(Unheeding(), few(), 5, journal=Journal(tmp_path, {}))
+    assert len(again.run(Budget(100, 15.0))) == 10 and len(again.judged) == 10
+    assert len(Search(Unheeding(), few(), 5, journal=Journal(tmp_path, {})).run(Budget(100, 35.0))) == 20
+    assert len(Search(Unheeding(), few(), 5, journal=Journal(tmp_path, {})).run(Budget(12, 99.0))) == 12
+
+
+def test_the_cpu_time_of_workers_counts() -> None:
+    before = search_module.worker.cpu_s()
+    assert evaluate(Bundle.of(routing="least-loaded"), suite(), cache=Cache(), told=False).ok
+    assert search_module.worker.cpu_s() > before
+
+
+@pytest.mark.parametrize("minutes", [0, -1.0, float("nan"), float("inf")])
+def test_a_budget_of_cpu_time_is_a_positive_number(minutes: float) -> None:
+    with pytest.raises(HeadwayError, match="cpu_minutes"):
+        evolve(few(), plan("gp"), cpu_minutes=minutes)
+
+
+def test_the_best_so_far_is_written_while_the_search_runs(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        searched("gp", tmp_path, 15, progress=Interrupting(11))
+    rows = [pair for batch in read_batches(tmp_path) for pair in batch]
+    best = max(rows, key=lambda pair: pair.evaluation.fitness["primary"])
+    assert Bundle.read(tmp_path / "best.yaml").id == best.bundle.id and not (tmp_path / "result.json").exists()

@@ -117,7 +117,13 @@ def evolve(
     stage: Annotated[
         str, Parameter(help="Stage of the template; for a bundle, one or more stages, separated by commas.")
     ] = "routing",
-    evaluations: Annotated[int, Parameter(help="Number of candidates to evaluate on the train part.")] = 50,
+    evaluations: Annotated[
+        int | None, Parameter(help="Number of candidates to evaluate on the train part. Default: 50.")
+    ] = None,
+    cpu_minutes: Annotated[
+        float | None,
+        Parameter(help="For numeric and gp: end the search after the batch in which this CPU time is spent."),
+    ] = None,
     batch: Annotated[int | None, Parameter(help="Candidates per batch. Default: 10 for numeric, 20 for gp.")] = None,
     seed: Annotated[int, Parameter(help="Random seed of the search.")] = 0,
     searches: Annotated[
@@ -150,12 +156,12 @@ def evolve(
     Then compares the winner with every built-in policy on the held-out part.
     """
     from headway.evolve.dialogue import Dialogue, asks_model, evolve_with_model
-    from headway.evolve.evolution import Plan
+    from headway.evolve.evolution import EVALUATIONS, Plan
     from headway.evolve.evolution import evolve as run_search
     from headway.evolve.repeated import Searches, evolve_repeatedly
     from headway.evolve.search_tables import EvolveProgress, report, searches_report
 
-    if evaluations < 1:
+    if evaluations is not None and evaluations < 1:
         raise HeadwayError(f"--evaluations: must be at least 1, got {evaluations}.")
     allow_policies(policy_timeout)
     stages = tuple(name.strip() for name in stage.split(","))
@@ -168,14 +174,18 @@ def evolve(
             raise HeadwayError(f"--batch: {engine} has no batches; remove the option.")
         if searches != 1:
             raise HeadwayError(f"--searches: {engine} runs one search at a time; remove the option.")
-        dialogue = Dialogue(engine, template, stages, seed, evaluations, talk.prices())
+        if cpu_minutes is not None:
+            raise HeadwayError(f"--cpu-minutes: {engine} counts evaluations; remove the option.")
+        most = EVALUATIONS if evaluations is None else evaluations
+        dialogue = Dialogue(engine, template, stages, seed, most, talk.prices())
         search = partial(evolve_with_model, suite, talk.open_model(engine), dialogue, say=say)
     else:
         talk.check_absent(engine)
         plan = Plan(engine, sampler or "tpe", template, stages, seed, batch, race)
-        search = partial(run_search, suite, plan, evaluations=evaluations, controls=controls)
+        length: Json = {"evaluations": evaluations, "cpu_minutes": cpu_minutes}
+        search = partial(run_search, suite, plan, controls=controls, **length)
         if searches != 1:
-            search = partial(evolve_repeatedly, suite, plan, searches, evaluations=evaluations, controls=controls)
+            search = partial(evolve_repeatedly, suite, plan, searches, controls=controls, **length)
     with EvolveProgress(output) as progress:
         conclusion = search(builtins=builtins, workers=workers, ray=ray, output=output, progress=progress)
     if isinstance(conclusion, Searches):

@@ -12,6 +12,7 @@ from headway.evolve.expression import Node
 LARGEST: Final = 40  # maximum number of nodes in a rule
 DEEPEST: Final = 12  # maximum number of levels in a rule
 TRIES: Final = 20
+RARE: Final = 0.2  # probability that a feature is drawn from those that are not common
 JOINING: Final = ("add", "add", "subtract", "subtract", "multiply", "multiply", "ratio", "min", "max", "negate", "root")
 Change = Callable[["Breeder", Node], Node]
 
@@ -23,7 +24,8 @@ class Breeder:
     def __init__(self, draw: Random, branching: float, stage: str = "routing") -> None:
         self.draw = draw
         self.branching = branching
-        self.leaves = tree.leaves_of(stage)
+        self.leaves = tree.leaves_of(stage, common=True)
+        self.others = tree.leaves_of(stage, common=False)
 
     def grow(self, gives: str, depth: int) -> Node:
         """Return a random tree of at most `depth` levels whose value has the type `gives`."""
@@ -38,7 +40,11 @@ class Breeder:
     def leaf(self) -> Node:
         if self.draw.random() < 0.25:
             return tree.constant(self.draw.choice((-1, 1)) * 10 ** self.draw.uniform(-2, 1))
-        return tree.feature(self.draw.choice(self.leaves))
+        return self._feature()
+
+    def _feature(self) -> Node:
+        rare = self.others and self.draw.random() < RARE
+        return tree.feature(self.draw.choice(self.others if rare else self.leaves))
 
     def _condition(self, depth: int) -> Node:
         """Return a random comparison of two values, or sometimes two conditions joined by `and` or `or`."""
@@ -89,7 +95,7 @@ class Breeder:
         path = self._place(rule)
         node = tree.at(rule, path)
         if node.name in tree.FEATURES:
-            return tree.replace_part(rule, path, tree.feature(self.draw.choice(self.leaves)))
+            return tree.replace_part(rule, path, self._feature())
         operator = tree.OPERATORS.get(node.name)
         if operator is None:
             return rule

@@ -15,12 +15,13 @@ from headway.evolve.cache import Cache
 from headway.evolve.evaluation import Evaluation
 from headway.evolve.expression import NUMBER
 from headway.evolve.objectives import PRIMARY
-from headway.evolve.rule_text import source_of
+from headway.evolve.rule_text import policy_of
 from headway.evolve.search import Progress, Search, Searcher
 from headway.evolve.selection import select
 from headway.evolve.suite import Suite
 from headway.experiment.runner import Runner
 from headway.policies.bundle import Bundle
+from headway.policies.registry import AUTO
 from headway.streams import stream
 
 STAGE: Final = "routing"  # the stage that has controls
@@ -76,7 +77,7 @@ class LinearTuner:
 
     def _bundle(self, constants: tuple[float, ...]) -> Bundle:
         a, b = (min(high, max(low, value)) for value, (low, high) in zip(constants, LIMITS, strict=True))
-        spec = {"name": "code", "source": LINEAR, "parameters": {"A": a, "B": b}}
+        spec = {"name": "code", "source": LINEAR, "parameters": {"A": a, "B": b}, "lru_blocks": AUTO}
         return Bundle(f"linear({a:g}, {b:g})", {**self.beside, STAGE: spec})
 
 
@@ -96,8 +97,7 @@ class RandomRules:
     def _bundle(self, number: int) -> Bundle:
         draw = stream(self.seed, f"evolve.controls.random.{number}")
         rule = Breeder(draw, BRANCHING, STAGE).grow(NUMBER, DEPTH)
-        spec = {"name": "code", "source": source_of(rule, STAGE)}
-        return Bundle(f"random {number}", {**self.beside, STAGE: spec})
+        return Bundle(f"random {number}", {**self.beside, STAGE: policy_of(rule, STAGE)})
 
 
 def find_controls(

@@ -1,5 +1,6 @@
 """A whole search without a language model: from a suite to a winner and its held-out comparison."""
 
+import math
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +17,7 @@ from headway.evolve.cache import Cache
 from headway.evolve.controls import STAGE, find_controls
 from headway.evolve.final import Conclusion, check_rivals, conclude
 from headway.evolve.journal import Journal, digests
-from headway.evolve.search import Search, Searcher
+from headway.evolve.search import Budget, Search, Searcher
 from headway.evolve.suite import DEFAULT, HELD_OUT, Suite
 from headway.evolve.texts import check_stages
 from headway.experiment.runner import runner_of
@@ -94,6 +95,20 @@ def template_of(template: Any, suite: Suite, stage: str) -> Bundle:
     return Bundle(Path(text).stem if named else str(spec.get("name", "template")), {**suite.baseline, stage: spec})
 
 
+EVALUATIONS: Final = 50
+MOST: Final = 10_000_000  # number of candidates at which a search with another budget ends
+
+
+def budget_of(evaluations: int | None, cpu_minutes: float | None) -> Budget:
+    if evaluations is not None and evaluations < 1:
+        raise HeadwayError(f"{argument('evaluations')}: must be at least 1, got {evaluations}.")
+    if cpu_minutes is None:
+        return Budget(EVALUATIONS if evaluations is None else evaluations)
+    if not 0 < cpu_minutes < math.inf:
+        raise HeadwayError(f"{argument('cpu_minutes', '--cpu-minutes')}: must be above 0, got {cpu_minutes:g}.")
+    return Budget(MOST if evaluations is None else evaluations, 60.0 * cpu_minutes)
+
+
 class Progress(Protocol):
     """Receives the number of evaluated candidates during the search. After the search, `final` receives the number of
     held-out runs."""
@@ -108,7 +123,8 @@ def evolve(
     suite: Suite | str | Path | Mapping[str, Any] | None = None,
     plan: Plan | None = None,
     *,
-    evaluations: int = 50,
+    evaluations: int | None = None,
+    cpu_minutes: float | None = None,
     builtins: str | Sequence[str] | None = None,
     workers: int | None = None,
     ray: str | None = None,
@@ -120,12 +136,13 @@ def evolve(
     """Search on a suite's train part, choose the winner on its validation part, and compare the winner with built-in
     policies and controls on its held-out part. The controls are the linear rule with tuned constants and the best of
     random rules, each with the budget of the search; only searches for routing have them.
+    The search ends after `evaluations` candidates (default: 50), or after the batch in which `cpu_minutes` of CPU time
+    are spent, whichever comes first. The controls have as many candidates as the search had.
     `output` is a folder that stores every batch. If the folder already has a search, that search resumes, and has the
     same result as an uninterrupted search. Several searches may share a `cache`; by default, it is in the folder."""
     from headway.evolve.search_tables import EvolveProgress  # imported here, because it imports the report
 
-    if evaluations < 1:
-        raise HeadwayError(f"{argument('evaluations')}: must be at least 1, got {evaluations}.")
+    budget = budget_of(evaluations, cpu_minutes)
     plan = plan or Plan()
     check_fields(plan)
     chosen = Suite.load(DEFAULT if suite is None else suite)
@@ -140,12 +157,12 @@ def evolve(
         search = Search(
             searcher, chosen, plan.size, journal=journal, runner=runner, progress=report, race=plan.races, cache=cache
         )
-        judged = search.run(evaluations)
+        judged = search.run(budget)
         final = None if report is None else report.final
         beside = []
         if controls and plan.stages == (STAGE,) and chosen.parts.get(HELD_OUT):
             beside = find_controls(
-                chosen.for_search(), plan.seed, evaluations, plan.size, search.cache, runner, plan.races, report
+                chosen.for_search(), plan.seed, len(judged), plan.size, search.cache, runner, plan.races, report
             )
         conclusion = conclude(
             judged, chosen, plan.stages[0], builtins, search.cache, runner, final, beside, journal.look

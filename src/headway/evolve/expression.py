@@ -14,6 +14,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from headway.views.instance import SIGNALS
+from headway.views.signals import Kind
+
 NUMBER, CONDITION = "number", "condition"
 # Kinds of leaf nodes. CONSTANT has a fixed number. TRUTH has True or False; simplification removes such leaves.
 CONSTANT, TRUTH = "constant", "truth"
@@ -29,10 +32,11 @@ class Feature(Struct, frozen=True):
     shared: bool = False  # whether the value is the same for all candidates, so that it is computed once per request
     needs: tuple[str, ...] = ()  # names of the shared features that `text` uses
     stages: tuple[str, ...] = ("routing",)  # the stages whose rules may use the feature
+    common: bool = True  # False: a signal that no one has chosen by hand, drawn less often
 
 
 BOTH: Final = ("routing", "decider")  # stages whose rules look at an instance
-FEATURES: Final = {
+NAMED: Final = {
     # features of the instance; tokens count in thousands, so that all features have a similar range
     "cached": Feature("ratio(cached_tokens(instance), request.prompt_tokens)", stages=BOTH),
     "uncached": Feature("(request.prompt_tokens - cached_tokens(instance)) / 1000", stages=BOTH),
@@ -42,6 +46,12 @@ FEATURES: Final = {
     "queued": Feature("instance.queued", stages=BOTH),
     "outstanding": Feature("instance.effective_load", stages=BOTH),
     "kv": Feature("instance.kv_utilization", stages=BOTH),
+    # estimated seconds of the instance: its pending prefill, and the prefill that the request would add
+    "wait": Feature("instance.estimated_wait", stages=BOTH),
+    "work": Feature(
+        "estimated_ttft(instance, request.prompt_tokens - cached_tokens(instance)) - instance.estimated_wait",
+        stages=BOTH,
+    ),
     # features of the instance relative to the other candidates
     "idle": Feature("ratio(most - instance.inflight, most - least)", needs=("most", "least")),
     "excess": Feature("instance.inflight - least", needs=("least",)),
@@ -83,12 +93,36 @@ FEATURES: Final = {
         "recall('tenant ' + request.tenant[:100], recall('all', 256)) / 1000", stages=("estimator",)
     ),
 }
+# The number by which the values of a signal are divided, so that all features have a similar range.
+SCALES: Final[dict[Kind, int]] = {"tokens": 1000, "blocks": 1000, "rate": 1000, "power": 100}
+GROWING: Final = ("routed", "completed", "output_tokens", "observed")  # signals that grow with time
+
+
+def _signal_features() -> dict[str, Feature]:
+    """Return a feature for each number among the signals of an instance that is not static and that no named feature
+    reads directly."""
+    texts = [feature.text for feature in NAMED.values()]
+    features = {}
+    for name, signal in SIGNALS.items():
+        known = any(text.removesuffix(" / 1000") == f"instance.{name}" for text in texts)
+        number = signal.type in (int, float, float | None)
+        if known or not (signal.language and number) or signal.freshness == "static" or name in GROWING:
+            continue
+        text = f"instance.{name}" if signal.type in (int, float) else f"(instance.{name} or 0)"
+        scale = SCALES.get(signal.kind)
+        features[name] = Feature(f"{text} / {scale}" if scale else text, stages=BOTH, common=False)
+    return features
+
+
+FEATURES: Final = NAMED | _signal_features()
 STAGES: Final = ("routing", "decider", "estimator")  # the stages that genetic programming can search
 
 
-def leaves_of(stage: str) -> tuple[str, ...]:
-    """Return the names of the features that rules of a stage may use."""
-    return tuple(name for name, feature in FEATURES.items() if stage in feature.stages)
+def leaves_of(stage: str, common: bool | None = None) -> tuple[str, ...]:
+    """Return the names of the features that rules of a stage may use: all of them, only the common ones, or only the
+    others."""
+    names = [name for name, feature in FEATURES.items() if stage in feature.stages]
+    return tuple(name for name in names if common in (None, FEATURES[name].common))
 
 
 class Operator(Struct, frozen=True):

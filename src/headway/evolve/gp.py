@@ -1,15 +1,12 @@
 """Genetic programming: populations of rules on islands. Each island breeds separately, and the islands exchange their
-best rules.
+best rules. From the third generation on, a part of each batch tunes the constants of the best rule.
 
 Half of the islands prefer formulas, and the other half prefer decision trees. Selection uses the primary fitness minus
 a penalty for every node, so that the shorter of two equally good rules survives.
 """
 
-import ast
 from collections.abc import Sequence
-from functools import cache
 from random import Random
-from types import SimpleNamespace
 from typing import Final
 
 from msgspec import Struct
@@ -19,155 +16,17 @@ from headway.errors import HeadwayError, argument, worded
 from headway.evolve.breeding import Breeder
 from headway.evolve.evaluation import Evaluation
 from headway.evolve.evolution import Plan
-from headway.evolve.expression import BRANCH, NUMBER, STAGES, Node, call, constant, feature
+from headway.evolve.expression import NUMBER, STAGES, Node
+from headway.evolve.known_rules import RULES
 from headway.evolve.objectives import PRIMARY
-from headway.evolve.rule_text import source_of
+from headway.evolve.polishing import Polisher
+from headway.evolve.rule_text import policy_of, source_of
+from headway.evolve.situations import decisions
 from headway.evolve.suite import Suite
 from headway.policies.bundle import Bundle
-from headway.policies.code import CodeError, Program, plain_program
-from headway.policies.code.language import STEPS
-from headway.policies.code.stages import FAILURES
+from headway.policies.code import CodeError, plain_program
 from headway.streams import stream
 from headway.types import Json
-
-
-def _tree(expression: ast.expr) -> Node:
-    """Return the tree of a Python expression that consists of features, constants and operators."""
-    match expression:
-        case ast.Name(name):
-            return feature(name)
-        case ast.Constant(int() | float() as value):
-            return constant(value)
-        case ast.UnaryOp(ast.USub(), operand):
-            return call("negate", _tree(operand))
-        case ast.BinOp(left, operator, right):
-            return call(BINARY[type(operator)], _tree(left), _tree(right))
-        case ast.Compare(left, [ast.Lt()], [right]):
-            return call("less", _tree(left), _tree(right))
-        case ast.IfExp(condition, chosen, other):
-            return call(BRANCH, _tree(condition), _tree(chosen), _tree(other))
-    raise AssertionError(ast.dump(expression))
-
-
-BINARY: Final[dict[type[ast.operator], str]] = {
-    ast.Add: "add",
-    ast.Sub: "subtract",
-    ast.Mult: "multiply",
-    ast.Div: "ratio",
-}
-# The rules with which a search starts. `as NAME` is the rule of a built-in policy. The policy itself may use another
-# block size: rules count cached tokens in blocks of 16. `as published` is a rule that OpenEvolve found for BLIS.
-TEXTS: Final = {
-    "routing": {
-        "as 1:1": "cached + 1 / (1 + inflight)",
-        "as lmetric": "-((pending + uncached) * inflight)",
-        "as lmetric-plus-one": "-((pending + uncached) * (1 + inflight))",
-        "as published": "1 / (1 + 0.6 * crowded) * cached + 1 / (1 + inflight)"
-        " + (-0.5 if 0.9 < kv else 0) + -0.001 * inflight",
-        "as least-loaded": "-inflight",
-        "least work": "-(pending + uncached)",
-        "as 3:2:2": "3 * cached + 2 * idle + -2 * kv",
-        "warm or least work": "cached - 0.01 * inflight if crowded < 4 else -((pending + uncached) * (1 + inflight))",
-    },
-    "decider": {
-        "always": "1",
-        "never": "-1",
-        "as uncached-threshold": "uncached - 0.256",
-        "the sooner first token": "own_wait - prefill_wait",
-        "the shorter queue": "uncached + pending - prefill_pending",
-    },
-    "estimator": {
-        "as constant": "0.256",
-        "as ratio": "1.5 * prompt",
-        "the mean of the class": "class_mean",
-        "the mean of the tenant": "tenant_mean",
-    },
-}
-RULES: Final = {
-    stage: {name: _tree(ast.parse(text, mode="eval").body) for name, text in texts.items()}
-    for stage, texts in TEXTS.items()
-}
-
-
-# Two rules are compared without a simulation: by their decisions in random situations.
-
-SITUATIONS: Final = 200
-KV_BLOCKS: Final = 4096
-SLOTS: Final = 128
-
-
-class Situation(Struct, frozen=True):
-    request: SimpleNamespace
-    instances: tuple[SimpleNamespace, ...]
-    cached: list[int]  # number of prompt tokens that the router assumes each instance has cached
-
-
-@cache
-def situations() -> tuple[Situation, ...]:
-    """Return random requests and instances on which rules are tried without a simulation. They are the same in every
-    search."""
-    draw = stream(0, "evolve.situations")
-    return tuple(_situation(draw) for _ in range(SITUATIONS))
-
-
-def _situation(draw: Random) -> Situation:
-    prompt = int(draw.lognormvariate(7.5, 1.2)) + 16
-    prefix = int(prompt * draw.random())
-    cached = [prefix // 16 * 16 if draw.random() < 0.5 else 0 for _ in range(draw.choice((2, 4, 4, 8)))]
-    crowd = draw.choice((2, 8, 30))
-    views = tuple(_instance(draw, index, crowd) for index in range(len(cached)))
-    request = SimpleNamespace(
-        prompt_tokens=prompt,
-        shared_prefix_tokens=prefix,
-        max_tokens=None if prompt % 3 else prompt // 2 + 1,
-        turn=prompt % 4,
-        slo_class="standard",
-        tenant="default",
-    )
-    return Situation(request, views, cached)
-
-
-def _instance(draw: Random, index: int, crowd: int) -> SimpleNamespace:
-    inflight = draw.randrange(crowd + 1)
-    queued = draw.randrange(inflight // 2 + 1)
-    waiting = draw.randrange(inflight // 2 + 1)
-    used = int(KV_BLOCKS * min(1.0, inflight / SLOTS + 0.6 * draw.random()))
-    return SimpleNamespace(
-        index=index,
-        role=("decode", "prefill")[index % 2],
-        estimated_ttft=lambda tokens: 1e-5 * (tokens + 500 * waiting),
-        inflight=inflight,
-        queued=queued,
-        effective_load=max(0, inflight + draw.choice((-1, 0, 0, 0, 1))),
-        pending_prefill_tokens=int(waiting * draw.lognormvariate(7, 0.8)),
-        decode_tokens=int((inflight - waiting) * draw.lognormvariate(7.5, 0.5)),
-        kv_utilization=used / KV_BLOCKS,
-    )
-
-
-def decisions(program: Program) -> bytes | None:
-    """Return the index of the instance that a rule chooses in each situation: for a decider, whether it splits; for an
-    estimator, a number that grows with the estimate. If the rule fails in any situation, return None."""
-    running = program.start()
-    scores, entrance = program.entrance == "score", running.entrance
-    choices = bytearray()
-    for situation in situations():
-        cluster = SimpleNamespace(instances=situation.instances)
-        running.begin(STEPS, situation.cached, None)
-        try:
-            if program.stage == "decider":
-                choices.append(entrance(situation.request, situation.instances[0], cluster))
-            elif program.stage == "estimator":
-                choices.append(min(255, max(0, int(entrance(situation.request, cluster)) // 8)))
-            elif scores:
-                values = [entrance(situation.request, view, cluster) for view in situation.instances]
-                choices.append(values.index(max(values)))
-            else:
-                choices.append(entrance(situation.request, situation.instances, cluster).index)
-        except FAILURES:
-            return None
-    return bytes(choices)
-
 
 BATCH: Final = 20
 ISLANDS: Final = 4
@@ -177,6 +36,7 @@ PARSIMONY: Final = 0.0005  # penalty for each node of a rule, subtracted from th
 CROSSING: Final = 0.35  # probability that a child has two parents
 TOURNAMENT: Final = 3
 TRIES: Final = 30
+POLISHED: Final = 0.3  # share of a batch that tunes constants
 BRANCHING: Final = (0.1, 0.4)  # probability of a condition on islands of formulas, and on islands of decision trees
 
 
@@ -192,6 +52,20 @@ class Rule(Struct, frozen=True):
         return self.primary - PARSIMONY * self.tree.size
 
 
+class Polishing(Struct):
+    """The rule whose constants are being tuned: its island, the id of its bundle, and the ids of all bundles that
+    differ from it only in constants."""
+
+    polisher: Polisher
+    island: int
+    parent: str
+    bundles: set[str]
+    asked: int = 0
+
+    def tell(self, rules: Sequence[Rule]) -> None:
+        self.polisher.tell([rule.primary for rule in rules])
+
+
 class Islands:
     """A `Searcher` that breeds rules on islands. Each child has its own random stream."""
 
@@ -202,25 +76,69 @@ class Islands:
         self.generation = 0
         self.children: list[tuple[Node, int]] = []  # proposed rules, each with its island; -1 means all islands
         self._proposed: set[bytes | str] = set()  # sources and decisions of all rules proposed so far
+        self.polishing: Polishing | None = None
+        self._polished: set[str] = set()  # ids of the bundles whose constants are found
 
     def ask(self, count: int) -> list[Bundle]:
         self.children, bundles = [], []
         if self.generation == 0:
             bundles += [self._propose(tree, -1, name, None, ()) for name, tree in list(self.rules.items())[:count]]
-        while len(bundles) < count:
-            island = len(bundles) * len(self.populations) // count if self.generation else -1
+        bred = count - (int(count * POLISHED) if self.polishing else 0)
+        while len(bundles) < bred:
+            island = len(bundles) * len(self.populations) // bred if self.generation else -1
             bundles.append(self._propose_child(island, len(bundles)))
-        return bundles
+        return bundles + self._propose_constants(count - bred, bred)
 
     def tell(self, judged: Sequence[tuple[Bundle, Evaluation]]) -> None:
-        for (tree, island), (bundle, evaluation) in zip(self.children, judged, strict=True):
-            rule = Rule(tree, bundle.id, evaluation.fitness[PRIMARY])
+        rules = [
+            (Rule(tree, bundle.id, evaluation.fitness[PRIMARY]), island)
+            for (tree, island), (bundle, evaluation) in zip(self.children, judged, strict=True)
+        ]
+        if self.polishing:
+            bred = len(rules) - self.polishing.asked
+            if polished := [rule for rule, _ in rules[bred:]]:
+                self.polishing.tell(polished)
+                best = max(polished, key=lambda rule: rule.worth)  # the others would crowd out other rules
+                rules[bred:] = [(best, self.polishing.island)]
+        for rule, island in rules:
             for place in range(len(self.populations)) if island < 0 else (island,):
                 self.populations[place].append(rule)
         self.generation += 1
         if self.generation % MIGRATION == 0:
             self._migrate()
         self.populations = [survivors(population) for population in self.populations]
+        if self.generation > 1:
+            self._choose_polished()
+
+    def _choose_polished(self) -> None:
+        """Tune the constants of the best rule. Stop if another rule became the best, or if the constants are found."""
+        rules = [(rule, place) for place, population in enumerate(self.populations) for rule in population]
+        best, _ = max(rules, key=lambda each: each[0].worth)
+        current = self.polishing
+        if current and not current.polisher.done and best.bundle in current.bundles:
+            return
+        if current and current.polisher.done:
+            self._polished |= current.bundles
+        rules = [each for each in rules if each[0].bundle not in self._polished]
+        self.polishing = None
+        if rules:
+            rule, island = max(rules, key=lambda each: each[0].worth)
+            self.polishing = Polishing(Polisher(rule.tree), island, rule.bundle, {rule.bundle})
+
+    def _propose_constants(self, count: int, first: int) -> list[Bundle]:
+        current = self.polishing
+        if current is None:
+            return []
+        current.asked = count
+        trees = current.polisher.ask(count, stream(self.seed, f"evolve.gp.polish.{self.generation}"))
+        how = ("constants tuned",)
+        names = [f"rule {self.generation}.{first + place}" for place in range(count)]
+        bundles = [
+            self._propose(tree, current.island, name, current.parent, how)
+            for tree, name in zip(trees, names, strict=True)
+        ]
+        current.bundles |= {bundle.id for bundle in bundles}
+        return bundles
 
     def _migrate(self) -> None:
         """Copy the best rule of each island to the next island."""
@@ -277,7 +195,7 @@ class Islands:
         if decided is not None:
             self._proposed.add(decided)
         self.children.append((tree, island))
-        policies = {**self.beside, self.stage: {"name": "code", "source": source}}
+        policies = {**self.beside, self.stage: policy_of(tree, self.stage)}
         return Bundle(name, policies, self.generation, parent, how)
 
 

@@ -2,9 +2,10 @@
 
     search.json         describes the search; a different search is rejected
     batches/0000.json   the candidates of a batch and their evaluations, in order
+    cpu.json            the CPU seconds of each batch, if they limit the search
     cache/              figures of single simulation runs
     looks.json          the candidates that were compared on the held-out part
-    best.yaml           the winner
+    best.yaml           the best candidate so far on the train part; after the search, the winner
     result.json         the conclusion
 
 With the same seed, a searcher makes the same proposals, so the files need not store the state of the searcher. A
@@ -32,6 +33,8 @@ FORMAT: Final = 1
 SEARCH: Final = "search.json"
 BATCH: Final = "batches/{:04}.json"
 LOOKS: Final = "looks.json"
+CPU: Final = "cpu.json"
+BEST: Final = "best.yaml"
 RESULT: Final = "result.json"
 REMEDY: Final = "Restore it, or choose another folder."
 
@@ -64,6 +67,21 @@ class Journal:
         rows = [{"bundle": bundle.document(), "evaluation": evaluation} for bundle, evaluation in batch]
         self._write(BATCH.format(number), rows)
 
+    def keep_best(self, best: Bundle) -> None:
+        if self.folder is not None:
+            best.write(self.folder / BEST)
+
+    def cpu_s(self) -> list[float]:
+        """Return the CPU seconds of each batch. They differ between machines and runs."""
+        file = None if self.folder is None else self.folder / CPU
+        seconds: Any = _read(file) if file is not None and file.is_file() else []
+        if not isinstance(seconds, list) or not all(isinstance(each, int | float) for each in seconds):
+            raise HeadwayError(f"{file}: is not a list of seconds; the file was changed. {REMEDY}")
+        return seconds
+
+    def keep_cpu_s(self, seconds: Sequence[float]) -> None:
+        self._write(CPU, list(seconds))
+
     def look(self, candidate: str) -> int:
         """Record a look at the held-out part with this winner, and return the number of looks so far. A second look
         with the same winner shows nothing new, so it does not count."""
@@ -79,7 +97,7 @@ class Journal:
     def conclude(self, result: Json, best: Bundle) -> None:
         if self.folder is not None:
             self._write(RESULT, result)
-            best.write(self.folder / "best.yaml")
+            self.keep_best(best)
 
     def _write(self, name: str, document: object) -> None:
         if self.folder is None:

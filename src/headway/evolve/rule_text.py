@@ -4,6 +4,8 @@ from textwrap import wrap
 from typing import Final
 
 from headway.evolve.expression import BRANCH, CONSTANT, FEATURES, OPERATORS, Node, walk
+from headway.policies.registry import AUTO
+from headway.types import Json
 
 INDENT: Final = "    "
 WIDTH: Final = 76  # maximum width of a line without its indentation
@@ -24,6 +26,14 @@ def finished(request, instance, tokens, outcome):
             mean = recall(name, tokens)
             remember(name, mean + 0.05 * (tokens - mean))
 """
+
+
+def policy_of(rule: Node, stage: str = "routing") -> Json:
+    """Return the policy of a rule. A rule that reads cached tokens reads the right belief: an index as large as the KV
+    cache of an instance."""
+    source = source_of(rule, stage)
+    belief = {"lru_blocks": AUTO} if "cached_tokens(" in source else {}
+    return {"name": "code", "source": source, **belief}
 
 
 def source_of(rule: Node, stage: str = "routing") -> str:

@@ -3,10 +3,14 @@ evaluations, and pass them to the searcher."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from msgspec import Struct
+
 from headway.errors import HeadwayError
+from headway.evolve import worker
 from headway.evolve.cache import Cache
 from headway.evolve.evaluate import cache_in, evaluate_many
 from headway.evolve.evaluation import Evaluation
@@ -29,6 +33,19 @@ class Searcher(Protocol):
     def ask(self, count: int) -> list[Bundle]: ...
 
     def tell(self, judged: Sequence[tuple[Bundle, Evaluation]]) -> None: ...
+
+
+class Budget(Struct, frozen=True):
+    """The length of a search: a number of candidates, CPU seconds, or both. CPU seconds end a search after the batch in
+    which they are spent, so this end depends on the machine."""
+
+    most: int
+    cpu_s: float | None = None
+
+    def left(self, candidates: int, cpu_s: Sequence[float]) -> int:
+        """Return how many more candidates the search may evaluate, after some candidates and batches."""
+        spent = self.cpu_s is not None and math.fsum(cpu_s) >= self.cpu_s
+        return 0 if spent else self.most - candidates
 
 
 class Search:
@@ -57,25 +74,38 @@ class Search:
         self._known: dict[str, Evaluation] = {}
         self._best: float | None = None
 
-    def run(self, evaluations: int) -> list[Judged]:
-        """Evaluate `evaluations` candidates, and return them in the order of their proposal. Candidates whose
-        evaluation is stored in the folder count too. If a candidate is proposed twice, it counts twice but runs
+    def run(self, budget: int | Budget) -> list[Judged]:
+        """Evaluate as many candidates as the budget allows, and return them in the order of their proposal. Candidates
+        whose evaluation is stored in the folder count too. If a candidate is proposed twice, it counts twice but runs
         once."""
-        written = self.journal.batches()
+        budget = budget if isinstance(budget, Budget) else Budget(budget)
+        written, spent = self.journal.batches(), self.journal.cpu_s()
         number = 0
-        while len(self.judged) < evaluations:
+        while (left := budget.left(len(self.judged), spent[:number])) > 0:
+            start = worker.cpu_s()
+            total = budget.most if budget.cpu_s is None else len(self.judged) + min(left, self.batch)
             bundles = self.searcher.ask(self.batch)
-            due = bundles[: evaluations - len(self.judged)]
+            due = bundles[:left]
             before = self._resume(written[number], bundles) if number < len(written) else []
-            batch = before + self._judge(due[len(before) :], evaluations, len(before))
+            batch = before + self._judge(due[len(before) :], total, len(before))
             if len(batch) > len(before):
                 self.journal.keep(number, batch)
-            self._add(batch[: len(due)], evaluations)
+                if budget.cpu_s is not None:
+                    self.journal.keep_cpu_s(spent := [*spent[:number], worker.cpu_s() - start])
+            self._add(batch[: len(due)], total)
+            if len(batch) > len(before):
+                self._keep_best()
             if len(batch) < len(bundles):  # the last batch is incomplete; a resumed search asks for it again
                 break
             self.searcher.tell(batch)
             number += 1
         return self.judged
+
+    def _keep_best(self) -> None:
+        """Write the best candidate so far, so that it can be used while the search runs."""
+        working = [judged for judged in self.judged if judged.evaluation.ok and judged.evaluation.stopped is None]
+        if working:
+            self.journal.keep_best(max(working, key=lambda judged: judged.evaluation.fitness[PRIMARY]).bundle)
 
     def _resume(self, batch: Sequence[Judged], bundles: Sequence[Bundle]) -> list[Judged]:
         """Check that the searcher proposes the same candidates as in a stored batch, and return the stored batch."""
