@@ -10,9 +10,10 @@ from headway.config.wording import one_line
 from headway.display.displayed import Displayed, Types, cells, columns_of
 from headway.errors import HeadwayError, InvariantError
 from headway.evolve.objectives import figures_of
-from headway.experiment.run import simulate
+from headway.evolve.shared_cases import SharedCases
+from headway.experiment.run import prepare, run_prepared, simulate
 from headway.results.words import summarize
-from headway.scenario.scenario import Scenario
+from headway.scenario.scenario import STAGES, Scenario
 from headway.types import Json
 
 PLAY: Final = "headway.evolve.evaluation:play"
@@ -40,6 +41,15 @@ class Case(Struct, frozen=True):
         return {**self.scenario, "seed": self.seed}
 
 
+_SHARED: Final = SharedCases()  # filled only in a zygote
+
+
+def prepare_play(scenario: Json, *_: object) -> bool:
+    """Prepare what all runs of a case share, and return whether there is something new to share. A zygote calls this
+    before it forks a process for `play`."""
+    return _SHARED.prepare(scenario)
+
+
 def play(
     scenario: Json, policies: Json, figures: Sequence[str], explain: bool = False, may: Sequence[str] | None = None
 ) -> Json:
@@ -48,6 +58,11 @@ def play(
     `may`, these are the stages of the candidate. If the candidate fails, return its error instead."""
     try:
         stages: dict[str, Any] = policies
+        shared = _SHARED.take(scenario) if not explain and stages.keys() <= set(STAGES) else None
+        if shared is not None:
+            prepared = prepare(shared.scenario, built=shared.engines, **stages)
+            result = run_prepared(prepared, traffic=shared.traffic, figures=figures)
+            return {"figures": figures_of(result.summary(), figures), "told": None}
         result = simulate(scenario, trace="decisions" if explain else "minimal", progress=False, **stages)
         scope = list(policies) if may is None else may
         words = summarize(result, max_tokens=SUMMARY_TOKENS, examples=2, may=scope) if explain else None

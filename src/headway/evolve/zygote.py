@@ -132,6 +132,7 @@ class Zygote:
             call = _function(name)
         except Exception as error:
             return frame_of(failure("error", f"{one_line(error)}."))
+        self._prepare(name, arguments, folder)
         reading, writing = os.pipe()
         try:
             child = os.fork()
@@ -151,6 +152,18 @@ class Zygote:
         if written is not None and len(written) == HEADER + int.from_bytes(written[:HEADER], "big"):
             return bytes(written)
         return frame_of(_outcome(limits, written, late, status, cpu_s))
+
+    def _prepare(self, name: str, arguments: Arguments, folder: str) -> None:
+        """If there is a function `prepare_NAME` beside the function NAME, call it with the same arguments. It prepares
+        what several children share, and returns whether it prepared anything. Without it, each child does all the work
+        itself."""
+        module, _, attribute = name.partition(":")
+        prepare = getattr(import_module(module), f"prepare_{attribute}", None)
+        if callable(prepare) and isinstance(arguments, list):
+            with contextlib.suppress(Exception):
+                os.chdir(folder)
+                if prepare(*arguments):
+                    gc.freeze()  # so that no collection in a child writes to the pages that it shares
 
     def _watch(self, child: int, reading: int, limits: Limits) -> tuple[bytearray | None, bool]:
         """Wait for a child. Return the bytes that it wrote, and whether it missed its deadline. The bytes are None if

@@ -33,7 +33,7 @@ from headway.results.recorder import PoolFacts, RunFacts
 from headway.results.result import Result
 from headway.results.store import TRACES
 from headway.scenario.scenario import DEFAULT, STAGES, Scenario, Source
-from headway.sim.setup import ClusterSetup
+from headway.sim.setup import ClusterSetup, EngineSetup
 from headway.sim.simulation import Simulation
 from headway.streams import derive, stream
 from headway.types import Delay, Json, Priority, Reject, Request, Route
@@ -138,16 +138,22 @@ def run_prepared(
     explain: Explain | None = None,
     forced: Forced = UNFORCED,
     progress: Progress | None = None,
+    traffic: Traffic | None = None,
+    figures: Collection[str] | None = None,
 ) -> Result:
-    """Simulate a prepared scenario. `forced` decisions replace the policy's decisions."""
+    """Simulate a prepared scenario. `forced` decisions replace the policy's decisions. `traffic` is the scenario's
+    traffic, if it was planned before. If only some `figures` of the summary are needed, leave out the costly
+    sections that have none of them."""
     log = None if trace == "minimal" else DecisionLog(not isinstance(prepared.policies["flow"], NoFlow))
     prepared.setup.trace = trace
     with policy_guard(prepared.policies.values()):
-        simulation, traffic = prepared.simulation(log, explain, forced), prepared.traffic()
+        simulation = prepared.simulation(log, explain, forced)
+        traffic = prepared.traffic() if traffic is None else traffic
         if log is not None:
             log.record_used(simulation.signals.used_blocks)
         recorder = simulation.run(traffic, progress)
-    result = Result.of(prepared.resolved, recorder, simulation.cluster.stats, run_facts(prepared.scenario, simulation))
+    facts = run_facts(prepared.scenario, simulation)
+    result = Result.of(prepared.resolved, recorder, simulation.cluster.stats, facts, figures)
     if not prepared.own:
         result._key = prepared.scenario.key
     result.trace = trace
@@ -193,8 +199,9 @@ class Prepared(Struct, frozen=True):
         )
 
 
-def prepare(scenario: Scenario, **specs: Any) -> Prepared:
-    """Build the policies and set up the cluster of a run. Give policies by stage, as to `simulate`."""
+def prepare(scenario: Scenario, *, built: list[EngineSetup] | None = None, **specs: Any) -> Prepared:
+    """Build the policies and set up the cluster of a run. Give policies by stage, as to `simulate`. `built` are the
+    idle engines of the scenario's cluster, if they exist already."""
     named = {
         stage: spec if isinstance(spec, str) else dict(spec)
         for stage, spec in specs.items()
@@ -211,7 +218,7 @@ def prepare(scenario: Scenario, **specs: Any) -> Prepared:
         else:
             policies[stage] = scenario.policies.build(stage)
     further = [router_policies(scenario, own) for _ in range(scenario.routers.count - 1)]
-    setup = cluster_setup(scenario)
+    setup = cluster_setup(scenario, built)
     setup.life = life_setup(scenario, setup, partial(pool_policy, scenario, own.get("scaling")))
     return Prepared(scenario, resolved, policies, setup, further, bool(own))
 
@@ -285,11 +292,11 @@ def about(scenario: Scenario) -> Json:
     }
 
 
-def cluster_setup(scenario: Scenario) -> ClusterSetup:
+def cluster_setup(scenario: Scenario, built: list[EngineSetup] | None = None) -> ClusterSetup:
     """Return the idle instances of a scenario and their common settings."""
     cluster = scenario.cluster
     return ClusterSetup(
-        engines=engines(cluster),
+        engines=engines(cluster) if built is None else built,
         block_tokens=cluster.kv.block_tokens,
         prefix_caching=cluster.kv.prefix_caching,
         leap=scenario.leap,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import compress, repeat
 from math import fsum, sqrt
 from operator import floordiv
@@ -27,6 +27,9 @@ from headway.types import OUTCOMES, PS_PER_SECOND, Json
 
 PS_PER_HOUR = 3600 * PS_PER_SECOND
 MILLION = 1_000_000
+# Beginnings of the figures that take most of the time: gaps between tokens, queues, and groups of requests.
+GAPS = "latency.itl"
+BY_WAIT = ("rates", "pathology", "tenants", "classes", "kinds", "models", "fairness", "sessions")
 
 
 def costs(recorder: Recorder, instances: Sequence[InstanceStats], length_ps: int) -> Json:
@@ -68,8 +71,13 @@ def _kwh(instances: Sequence[InstanceStats], length_ps: int) -> float | None:
     return fsum(time_ps / PS_PER_HOUR * watts for watts, time_ps in drawn.items()) / 1000
 
 
-def summarise(recorder: Recorder, instances: list[InstanceStats], facts: RunFacts) -> Json:
-    """Return the whole summary, with its sections in the order of the file."""
+def summarise(
+    recorder: Recorder, instances: list[InstanceStats], facts: RunFacts, figures: Collection[str] | None = None
+) -> Json:
+    """Return the summary, with its sections in the order of the file. If only some `figures` are needed, leave out the
+    costly sections that have none of them."""
+    by_wait = figures is None or any(figure.startswith(BY_WAIT) for figure in figures)
+    by_gap = figures is None or any(figure.startswith(GAPS) for figure in figures)
     sample = completed_sample(recorder, facts)
     counted = max(0, len(recorder) - facts.warmup)
     window_ps = facts.ended_ps - recorder.arrival_ps[facts.warmup] if counted else None
@@ -81,14 +89,14 @@ def summarise(recorder: Recorder, instances: list[InstanceStats], facts: RunFact
     here = present(recorder, instances)
     there = [instances[index] for index in here]
     preemptions = sum(stats.preemptions for stats in instances)
-    ills = Pathology(recorder, facts.warmup, facts.ended_ps)
+    ills = Pathology(recorder, facts.warmup, facts.ended_ps) if by_wait else None
     return {
         "requests": _requests(recorder),
         "duration_s": length_ps / PS_PER_SECOND,
         "latency": {
             "ttft": times["ttft"],
             "tpot": times["tpot"],
-            "itl": _gaps(recorder.gaps),
+            **({"itl": _gaps(recorder.gaps)} if by_gap else {}),
             "e2e": times["e2e"],
             "queue_wait": times["queue_wait"],
         },
@@ -99,7 +107,7 @@ def summarise(recorder: Recorder, instances: list[InstanceStats], facts: RunFact
         "slo": attainment(sample, planned, window_ps),
         **costs(recorder, there, length_ps),
         "preemptions": preemptions,
-        **ills.whole(preemptions, there, length_ps, times),
+        **({} if ills is None else ills.whole(preemptions, there, length_ps, times)),
         "policy_metrics": dict(facts.policy_metrics),
         **estimates(recorder, facts.warmup),
         **({"routers": {"count": len(facts.routers), "requests": facts.routers}} if facts.routers else {}),
@@ -108,7 +116,7 @@ def summarise(recorder: Recorder, instances: list[InstanceStats], facts: RunFact
         **tiers(there, length_ps),
         **transfers(recorder, there, facts.warmup, length_ps),
         **({"scaling": scaling(recorder, instances, facts, good(sample), planned)} if facts.pools else {}),
-        **groups(recorder, sample, facts, window_ps, ills),
+        **({} if ills is None else groups(recorder, sample, facts, window_ps, ills)),
         "instances": _instances(here, there, length_ps),
     }
 

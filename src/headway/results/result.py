@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -92,10 +92,18 @@ class Result(Displayed):
         self._key: Callable[[], str] = str
 
     @classmethod
-    def of(cls, scenario: Json, recorder: Recorder, instances: list[InstanceStats], facts: RunFacts) -> Result:
-        """Return the result of a finished run; raise if it breaks an invariant."""
+    def of(
+        cls,
+        scenario: Json,
+        recorder: Recorder,
+        instances: list[InstanceStats],
+        facts: RunFacts,
+        figures: Collection[str] | None = None,
+    ) -> Result:
+        """Return the result of a finished run; raise if it breaks an invariant. If only some `figures` are needed, the
+        summary lacks the costly sections that have none of them."""
         verify(recorder, instances, facts)
-        summary = summarise(recorder, instances, facts)
+        summary = summarise(recorder, instances, facts, figures)
         return cls(
             scenario,
             Table.of(recorder),

@@ -46,6 +46,22 @@ def replace_by_digests(value: Any) -> Any:
     return _each(value, _digest)
 
 
+def replace_by_stamps(value: Any) -> Any:
+    """Return a copy of a document in which each file path is replaced by the path, size and time of the file. This is
+    faster than digests, and sufficient within one process."""
+    return _each(value, _stamp)
+
+
+def _stamp(file: str) -> str:
+    path = Path(file)
+    if path.is_dir():
+        files = sorted(path.rglob("*"))
+    else:
+        files = [path.with_suffix(suffix) for suffix in HALVES] if path.suffix in HALVES else [path]
+    facts = [(str(item), item.stat()) for item in files if item.exists()]
+    return repr([(name, fact.st_size, fact.st_mtime_ns) for name, fact in facts]) if facts else file
+
+
 def _digest(file: str) -> str:
     """Return the digest of a file, of both files of a BLIS trace, or of all files in a folder."""
     path = Path(file)

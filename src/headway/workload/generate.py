@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import Final
 
 from msgspec import Struct
@@ -21,7 +21,7 @@ from headway.types import PS_PER_US, Path, Request
 from headway.workload import arrivals, behaviour, durations, profiles, shapes
 from headway.workload.contexts import nested
 from headway.workload.kinds import TOKENS, Completion
-from headway.workload.plans import Mark, Planner, Recipe, Script, Turns
+from headway.workload.plans import Mark, Planner, Recipe, Script
 from headway.workload.prefixes import Beginnings
 from headway.workload.sessions import Chain, Graph, Session
 from headway.workload.shapes import MAX_TOKENS
@@ -30,6 +30,7 @@ from headway.workload.traces.limits import LAST_PS, too_late
 from headway.workload.traffic import Planned, SessionStart, Source
 
 MAX_REQUESTS: Final = 1_000_000_000
+NumberedScript = tuple[int, int, Script]  # (number of a session, its start time, its requests)
 
 
 class Budget(Struct):
@@ -47,7 +48,7 @@ class Budget(Struct):
 def _begin(name: str | None, tenant: Tenant, script: Script, budget: Budget, chained: bool) -> Session:
     """Return a session that sends the requests of a script in order, but only as many as the budget still allows."""
     requests = budget.take(len(script.steps))
-    turns, sender = Turns(script, requests), (name, tenant.name, tenant.priority)
+    turns, sender = script.turns(requests), (name, tenant.name, tenant.priority)
     if chained or not any(step.branch for step in script.steps):
         return Chain(*sender, map(turns.__getitem__, range(requests)), requests)
     return Graph(*sender, turns, [step.after for step in script.steps[:requests]])
@@ -141,7 +142,7 @@ def sources(tenants: list[Tenant], seed: int, model: str, requests: int | None, 
     sources = []
     for tenant, part in zip(tenants, parts, strict=True):
         if tenant.closed_loop is None:
-            sessions = _sessions(tenant, seed, model, shared, stop_ps)
+            sessions = OpenSessions(tenant, shared, _scripts(tenant, seed, model, stop_ps))
             sources.append(Source(sessions, tenant.retry, stop_ps, timeout_ps=tenant.timeout_ps))
             continue
         users, habits = tenant.closed_loop.concurrency, Habits(tenant, seed, model)
@@ -166,7 +167,31 @@ def _parts(tenants: list[Tenant], requests: int | None) -> list[int]:
     return parts
 
 
-def _sessions(tenant: Tenant, seed: int, model: str, budget: Budget, stop_ps: int) -> Iterator[SessionStart]:
+class OpenSessions(Iterator[SessionStart]):
+    """The sessions of an open loop, as long as the budget has requests left."""
+
+    def __init__(self, tenant: Tenant, budget: Budget, scripts: Iterator[NumberedScript]) -> None:
+        self._tenant, self._budget, self._scripts = tenant, budget, scripts
+
+    def __next__(self) -> SessionStart:
+        if not self._budget.left:
+            raise StopIteration
+        number, start_ps, script = next(self._scripts)
+        name = None if isinstance(script.kind, Completion) else f"{self._tenant.name}/{number}"
+        return start_ps, partial(_begin, name, self._tenant, script, self._budget, chained=False)
+
+    def draw_ahead(self) -> None:
+        """Draw the sessions for all requests that are left. Other tenants may take a part of these requests, so a run
+        may begin fewer sessions."""
+        drawn, left = [], self._budget.left
+        while left > 0 and (upcoming := next(self._scripts, None)) is not None:
+            number, start_ps, script = upcoming
+            drawn.append((number, start_ps, script.draw_ahead()))
+            left -= len(script.steps)
+        self._scripts = chain(drawn, self._scripts)
+
+
+def _scripts(tenant: Tenant, seed: int, model: str, stop_ps: int) -> Iterator[NumberedScript]:
     own = tenant.seed(seed)
     author, place = Author(Habits(tenant, seed, model), own), tenant.places
     starts = behaviour.starts(
@@ -174,14 +199,10 @@ def _sessions(tenant: Tenant, seed: int, model: str, budget: Budget, stop_ps: in
     )
     for number, (microseconds, mark) in enumerate(starts):
         start_ps = microseconds * PS_PER_US
-        if not budget.left:
-            return
         if start_ps >= stop_ps:
             _check_time(start_ps, stop_ps, f"{place['rate']}: session {number}")
             return
-        script = author.session(mark)
-        name = None if isinstance(script.kind, Completion) else f"{tenant.name}/{number}"
-        yield start_ps, partial(_begin, name, tenant, script, budget, chained=False)
+        yield number, start_ps, author.session(mark)
 
 
 def _user(habits: Habits, seed: int, user: int, quota: Budget) -> Iterator[SessionStart]:

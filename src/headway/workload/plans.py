@@ -14,6 +14,7 @@ from random import Random
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headway import hashing
 from headway.streams import stream
@@ -26,6 +27,7 @@ from headway.workload.sessions import Turn
 from headway.workload.shapes import MAX_TOKENS, Maker
 
 MOST_STEPS: Final = 10_000  # maximum number of requests of one session
+MOST_AHEAD: Final = 100  # maximum number of requests of a session whose prompts are created ahead
 MOST_THOUGHTS: Final = 10_000  # maximum number of steps in all chains of thought of one session
 
 Lengths = Mapping[str, tuple[Any, str]]  # key -> (distribution, path of the key in the scenario for errors)
@@ -222,6 +224,17 @@ class Script(Struct, frozen=True, gc=False):
     adapter: str | None = None
     prefix_added: bool = False  # whether the prefix comes in addition to the drawn tokens
     outer: tuple[int, int] | None = None  # (key, length) of the outer prefix with which the prefix begins
+    drawn: list[Turn] | None = None  # all requests in full, if they were created ahead of the session
+
+    def draw_ahead(self) -> Script:
+        """Return the script with its requests in full. A long session stays as it is, because each request holds its
+        whole prompt."""
+        steps = len(self.steps)
+        return replace(self, drawn=list(Turns(self, steps))) if steps <= MOST_AHEAD else self
+
+    def turns(self, count: int) -> Sequence[Turn]:
+        """Return the first `count` requests, as `Turns` does."""
+        return Turns(self, count) if self.drawn is None else self.drawn[:count]
 
 
 class Turns(Sequence[Turn]):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final, Protocol, runtime_checkable
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -94,6 +94,10 @@ class Traffic(Protocol):
         """End the traffic. Add to `not_issued` the number of turns of started sessions that never arrived."""
         ...
 
+    def draw_ahead(self) -> None:
+        """Draw now what does not depend on the run, so that forked copies of this process need not draw it again."""
+        ...
+
     def __iter__(self) -> Iterator[Planned]: ...
 
 
@@ -123,6 +127,9 @@ class OpenLoop:
     def stop(self) -> None:
         """Do nothing, because `not_issued` counts only turns of sessions, and an open loop has no sessions."""
 
+    def draw_ahead(self) -> None:
+        self._source = iter(list(self._source))
+
     def __iter__(self) -> Iterator[Planned]:
         while self.next_ps != NEVER:
             yield self.take()
@@ -144,6 +151,13 @@ class Retry(Struct, frozen=True):
 
 
 SessionStart = tuple[int, Callable[[], Session]]  # (start time of a session, function that creates the session)
+
+
+@runtime_checkable
+class Drawable(Protocol):
+    """Sessions that can be drawn before they begin."""
+
+    def draw_ahead(self) -> None: ...
 
 
 class Source(Struct):
@@ -245,6 +259,11 @@ class Sessions:
         self._heap.clear()
         self._starts.clear()
         self.next_ps = NEVER
+
+    def draw_ahead(self) -> None:
+        for source in self._sources:
+            if isinstance(source.sessions, Drawable):
+                source.sessions.draw_ahead()
 
     def __iter__(self) -> Iterator[Planned]:
         while self.next_ps != NEVER:
