@@ -18,6 +18,7 @@ from headway.evolve.evaluate import cache_in, evaluate_many
 from headway.evolve.evolution import TEMPLATE, Progress, load_engine, template_of
 from headway.evolve.final import Conclusion, check_rivals, conclude, rivals
 from headway.evolve.journal import Journal, Judged, digests
+from headway.evolve.knees import Knees
 from headway.evolve.model import KEY, Conversation, Endpoint, Model, Recorder, Replay
 from headway.evolve.racing import FINALISTS
 from headway.evolve.search import distinct
@@ -139,7 +140,8 @@ def evolve_with_model(
     policies on its held-out part. Before the search, `say` receives the cost. `output` is a folder for all prompts and
     answers. If the folder already has a search, that search resumes."""
     dialogue = dialogue or Dialogue()
-    chosen = Suite.load(DEFAULT if suite is None else suite)
+    knees = Knees.read(output)
+    chosen = Suite.load(DEFAULT if suite is None else suite, knees)
     if dialogue.engine == "openevolve" and ray is not None:
         raise HeadwayError(f"{argument('ray')}: OpenEvolve runs on one machine. Use {argument('workers')} instead.")
     start = dialogue.start(chosen)
@@ -155,6 +157,7 @@ def evolve_with_model(
             "template": start.policies,
         },
     )
+    knees.write(output)
     say = say or (lambda _: None)
     say(dialogue.cost(chosen, builtins))
     own: AbstractContextManager[str] = nullcontext(str(journal.folder)) if journal.folder else TemporaryDirectory()

@@ -17,6 +17,7 @@ from headway.evolve.cache import Cache
 from headway.evolve.controls import STAGE, find_controls
 from headway.evolve.final import Conclusion, check_rivals, conclude
 from headway.evolve.journal import Journal, digests
+from headway.evolve.knees import Knees
 from headway.evolve.search import Budget, Search, Searcher
 from headway.evolve.suite import DEFAULT, HELD_OUT, Suite
 from headway.evolve.texts import check_stages
@@ -145,13 +146,15 @@ def evolve(
     budget = budget_of(evaluations, cpu_minutes)
     plan = plan or Plan()
     check_fields(plan)
-    chosen = Suite.load(DEFAULT if suite is None else suite)
+    knees = Knees.read(output)
+    chosen = Suite.load(DEFAULT if suite is None else suite, knees)
     searcher = plan.searcher(chosen.for_search())
     check_rivals(chosen, plan.stages[0], builtins)
     journal = Journal(
         None if output is None else Path(output),
         {"suite": chosen.name, **digests(chosen), **plan.document(chosen)},
     )
+    knees.write(output)
     folder = None if output is None else Path(output)
     with watch(progress, lambda: EvolveProgress(folder)) as report, runner_of(workers, ray) as runner:
         search = Search(

@@ -11,7 +11,8 @@ held_out     the cases of the final comparison, which the search never uses
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -28,8 +29,10 @@ from headway.config.section import read
 from headway.config.wording import cut, shown, suggest
 from headway.errors import HeadwayError
 from headway.evolve.evaluation import Case
+from headway.evolve.knees import HIGHEST, LOWEST, Knee, Knees
 from headway.evolve.objectives import OBJECTIVES_FORM, Objective, read_objectives
 from headway.evolve.windows import Windows, scenarios
+from headway.experiment.load_levels import load_of
 from headway.policies.bundle import POLICIES_FORM, Bundle
 from headway.scenario import references
 from headway.scenario.cluster_spec import Cluster
@@ -50,6 +53,7 @@ def _changes(*without: str) -> Form:
 
 
 SEEDS_FORM: Final = Form.of(list[int], {"type": "string", "pattern": r"^\s*[0-9]+\s*\.\.\s*[0-9]+\s*$"}, Windows)
+AtLoads = Callable[[str, list[Scenario], list[float], str], Iterable[tuple[str, list[Scenario]]]]
 ENTRIES_FORM: Final = Form.of(Later("cases", lambda: list[EntryKeys]))
 
 
@@ -73,20 +77,22 @@ class Suite(Struct, frozen=True):
 
     @classmethod
     @checked
-    def load(cls, source: str | Path | Mapping[str, Any] | Suite = DEFAULT) -> Suite:
-        """Load a suite from a file, the name of a preset, or a mapping."""
+    def load(cls, source: str | Path | Mapping[str, Any] | Suite = DEFAULT, knees: Knees | None = None) -> Suite:
+        """Load a suite from a file, the name of a preset, or a mapping. If entries have `loads`, find the knees of
+        their workloads, except those that `knees` has."""
         if isinstance(source, Suite):
             return source
+        knees = knees or Knees()
         if isinstance(source, Mapping):
-            return _suite(dict(source), "suite", None)
+            return _suite(dict(source), "suite", None, knees)
         path = Path(source).expanduser()
         if path.is_file():
-            return _suite(documents.read_yaml(path), str(path), path.parent)
+            return _suite(documents.read_yaml(path), str(path), path.parent, knees)
         known = documents.presets("suites")
         if str(source) in known:
             data = documents.parse_yaml(known[str(source)], str(source))
             data["scenario"] = {"defaults": FIRST, **data.get("scenario", {})}
-            return _suite(data, str(source), None)
+            return _suite(data, str(source), None, knees)
         name = cut(str(source))
         raise HeadwayError(f"{name}: no suite file and no preset has this name.{suggest(name, known)}")
 
@@ -114,6 +120,10 @@ class EntryKeys(Struct):
     workload: Annotated[Any, Form.of(str, WorkloadSpec), "name of one of `workloads`, or a workload section"]
     seeds: Annotated[Any, SEEDS_FORM, "list of seeds, a range such as 101..110, or the windows of a trace"]
     name: Annotated[str | None, Doc("name of the cases", default="the name of the workload")] = None
+    loads: Annotated[
+        list[Annotated[float, Meta(ge=LOWEST, le=HIGHEST)]] | None,
+        "loads as multiples of the knee, which `headway plan` finds for the baseline",
+    ] = None
     cluster: Annotated[Any, Form.of(Part(Cluster), None), "changes of the cluster"] = msgspec.field(
         default_factory=dict
     )
@@ -141,11 +151,12 @@ class SuiteKeys(Struct):
     held_out: Annotated[Any, ENTRIES_FORM, "the cases of the final comparison, which the search never sees"] = (
         msgspec.field(default_factory=list)
     )
+    knee: Annotated[Knee, "how the knees for `loads` are found"] = Knee()
     cascade: Annotated[Cascade | None, "early stopping of bad candidates"] = None
     deadline_s: Annotated[PositiveSeconds, "wall-clock limit of one simulation"] = 60.0
 
 
-def _suite(data: Any, source: str, folder: Path | None) -> Suite:
+def _suite(data: Any, source: str, folder: Path | None, knees: Knees) -> Suite:
     """Read every section of a suite. If a key is unknown, raise an error. Errors begin with the name of the file."""
     try:
         if not isinstance(data, dict):
@@ -156,11 +167,13 @@ def _suite(data: Any, source: str, folder: Path | None) -> Suite:
         keys = read(SuiteKeys, references.absolute(data, folder), "")
         shared = _section(keys.scenario, "scenario")
         _check_absent(shared, NOT_SHARED, "scenario")
+        baseline = _baseline(keys.baseline)
+        at = partial(_at_loads, knees=knees, baseline=baseline, knee=keys.knee)
         suite = Suite(
             name=keys.name or Path(source).stem,
             objectives=read_objectives(keys.objectives, "objectives"),
-            baseline=_baseline(keys.baseline),
-            parts={part: _part(part, getattr(keys, part), shared, keys.workloads) for part in PARTS},
+            baseline=baseline,
+            parts={part: _part(part, getattr(keys, part), shared, keys.workloads, at) for part in PARTS},
             cascade=keys.cascade,
             deadline_s=keys.deadline_s,
         )
@@ -209,22 +222,22 @@ def _baseline(data: object) -> Json:
         raise HeadwayError(f"baseline: {str(error).removeprefix('bundle: ')}") from None
 
 
-def _part(part: str, data: object, shared: Json, workloads: object) -> tuple[Case, ...]:
+def _part(part: str, data: object, shared: Json, workloads: object, at: AtLoads) -> tuple[Case, ...]:
     if not isinstance(data, list):
         raise HeadwayError(f"{part}: expected a list of {{workload, seeds}}, got {shown(data)}.")
     cases: dict[str, Case] = {}
     for place, entry in enumerate(data):
         where = f"{part}[{place}]"
-        for case in _cases(entry, where, shared, workloads):
+        for case in _cases(entry, where, shared, workloads, at):
             if case.label in cases:
                 raise HeadwayError(f"{where}: {case.label} is listed twice. Set a 'name' or use another seed.")
             cases[case.label] = case
     return tuple(cases.values())
 
 
-def _cases(data: object, where: str, shared: Json, workloads: object) -> Iterable[Case]:
-    """Return the cases of one entry of a part: one case for each seed of the entry. The scenario of a case is the
-    shared scenario with the workload and the changes of the entry."""
+def _cases(data: object, where: str, shared: Json, workloads: object, at: AtLoads) -> Iterable[Case]:
+    """Yield the cases of one entry of a part: for each of its loads, one case for each seed. The scenario of a case is
+    the shared scenario with the workload and the changes of the entry."""
     entry = read(EntryKeys, data, where)
     name, workload = _workload(entry.workload, workloads, f"{where}.workload")
     changes = _section(entry.scenario, f"{where}.scenario")
@@ -235,13 +248,35 @@ def _cases(data: object, where: str, shared: Json, workloads: object) -> Iterabl
     name = entry.name or name
     if not name:
         raise HeadwayError(f"{where}.name: is missing. An inline workload needs a name.")
-    if not isinstance(entry.seeds, dict):
-        loaded = _scenario(scenario, name, where)
-        resolved, key = loaded.resolved(), loaded.key()
-        return [Case(name, resolved, seed, key) for seed in _seeds(entry.seeds, f"{where}.seeds")]
-    windows = read(Windows, entry.seeds, f"{where}.seeds")
-    parts = [_scenario(part, name, where) for part in scenarios(windows, scenario, f"{where}.seeds")]
-    return [Case(name, part.resolved(), number, part.key()) for number, part in enumerate(parts)]
+    windows = read(Windows, entry.seeds, f"{where}.seeds") if isinstance(entry.seeds, dict) else None
+    if windows is None:
+        seeds, parts = _seeds(entry.seeds, f"{where}.seeds"), [_scenario(scenario, name, where)]
+    else:
+        parts = [_scenario(part, name, where) for part in scenarios(windows, scenario, f"{where}.seeds")]
+        seeds = list(range(len(parts)))
+    for own, loaded in [(name, parts)] if entry.loads is None else at(name, parts, entry.loads, f"{where}.loads"):
+        several = loaded * len(seeds) if windows is None else loaded
+        yield from (Case(own, each.resolved(), seed, each.key()) for seed, each in zip(seeds, several, strict=True))
+
+
+def _at_loads(
+    name: str, parts: list[Scenario], loads: list[float], where: str, *, knees: Knees, baseline: Json, knee: Knee
+) -> Iterable[tuple[str, list[Scenario]]]:
+    """Yield the name and the scenarios of an entry at each of its loads. The windows of a trace have the knee of the
+    first one."""
+    if not loads:
+        raise HeadwayError(f"{where}: the list is empty. Name at least one load, such as 1 for the knee itself.")
+    for share in loads:
+        own = f"{name} at {share:g}"
+        value = knees.load(share, parts[0], baseline, knee, where)
+        changed = [(part.resolved(), load_of(part)) for part in parts]
+        yield (
+            own,
+            [
+                _scenario({**each, "workload": load.scale(each["workload"], value)}, own, where)
+                for each, load in changed
+            ],
+        )
 
 
 def _scenario(scenario: Json, name: str, where: str) -> Scenario:
