@@ -18,7 +18,7 @@ from headway.evolve.bench import Bench
 from headway.evolve.cache import Record
 from headway.evolve.evolution import Plan, evolve
 from headway.evolve.final import Conclusion
-from headway.evolve.journal import Journal, read_batches
+from headway.evolve.journal import CPU, Journal, read_batches
 from headway.evolve.search import Budget, Search
 from installed import need
 
@@ -49,7 +49,9 @@ def searched(engine: str, folder: Path, evaluations: int = 10, workers: int = 1,
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    """Return the files of a search, except its CPU times, which no two runs share."""
+    files = [file for file in folder.rglob("*") if file.is_file() and file.name != CPU]
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}
 
 
 @pytest.mark.full
@@ -275,6 +277,16 @@ def test_a_search_with_a_budget_of_cpu_time_ends_after_the_batch_that_spends_it_
     assert len(again.run(Budget(100, 15.0))) == 10 and len(again.judged) == 10
     assert len(Search(Unheeding(), few(), 5, journal=Journal(tmp_path, {})).run(Budget(100, 35.0))) == 20
     assert len(Search(Unheeding(), few(), 5, journal=Journal(tmp_path, {})).run(Budget(12, 99.0))) == 12
+
+
+def test_a_batch_that_is_completed_later_has_the_cpu_time_of_both_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 1000, 10))
+    monkeypatch.setattr(search_module.worker, "cpu_s", lambda: next(clock))
+    for evaluations in (7, 12):
+        Search(Unheeding(), few(), 5, journal=Journal(tmp_path, {})).run(evaluations)
+    assert Journal(tmp_path, {}).cpu_s() == [10, 20, 10]
 
 
 def test_the_cpu_time_of_workers_counts() -> None:

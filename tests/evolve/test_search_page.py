@@ -55,6 +55,17 @@ def test_the_page_of_a_finished_search_has_its_verdict_its_winner_and_every_held
         assert f"{100 * contestant.gain.workloads['prefixes']:+.1f} %" in page
 
 
+def test_the_page_shows_the_best_gain_over_cpu_time(finished: tuple[Path, Conclusion], tmp_path: Path) -> None:
+    folder = shutil.copytree(finished[0], tmp_path / "search")
+    assert len(json.loads((folder / "cpu.json").read_text())) == 2
+    (folder / "cpu.json").write_text("[90.0, 30.0]")
+    page = search_page(folder)
+    assert "Best so far over CPU time, after each batch" in page and '"minutes":1.5' in page.replace(": ", ":")
+    assert "<b>2.0</b><span>CPU minutes of the search" in page and "<b>10</b><span>candidates per CPU minute" in page
+    (folder / "cpu.json").unlink()
+    assert "CPU m" not in search_page(folder)
+
+
 def test_the_winner_s_descent_marks_what_each_child_changed(finished: tuple[Path, Conclusion], tmp_path: Path) -> None:
     folder = shutil.copytree(finished[0], tmp_path / "search")
     rows = [json.loads((folder / f"batches/000{number}.json").read_text()) for number in range(2)]

@@ -24,6 +24,7 @@ from headway.evolve.racing import FINALISTS
 from headway.evolve.search import distinct
 from headway.evolve.suite import DEFAULT, HELD_OUT, Suite
 from headway.evolve.texts import bundle_of, texts_of
+from headway.evolve.worker import cpu_s
 from headway.experiment.runner import Runner, runner_of
 from headway.policies.bundle import Bundle
 from headway.types import Json
@@ -162,7 +163,7 @@ def evolve_with_model(
     say(dialogue.cost(chosen, builtins))
     own: AbstractContextManager[str] = nullcontext(str(journal.folder)) if journal.folder else TemporaryDirectory()
     with own as name, runner_of(workers, ray) as runner:
-        folder = Path(name)
+        folder, start_s = Path(name), cpu_s()
         cache = cache_in(str(folder / "cache"))
         first = judge([start], chosen, cache, runner)[0].evaluation
         if not first.ok:
@@ -176,6 +177,7 @@ def evolve_with_model(
         task = WritingTask(chosen.for_search(), start, dialogue, recorded, folder, cache, runner, on_judged, say)
         judged = judge(load_engine(dialogue.engine).search(task), chosen, cache, runner)
         journal.keep(0, judged)
+        journal.keep_cpu_s([sum(journal.cpu_s()[:1]) + cpu_s() - start_s])
         final = None if progress is None else progress.final
         conclusion = conclude(judged, chosen, dialogue.stages[0], builtins, cache, runner, final, look=journal.look)
         conversation = Conversation.of(folder / TRANSCRIPT)

@@ -2,7 +2,7 @@
 
     search.json         describes the search; a different search is rejected
     batches/0000.json   the candidates of a batch and their evaluations, in order
-    cpu.json            the CPU seconds of each batch, if they limit the search
+    cpu.json            the CPU seconds of each batch; the only file that differs between machines and runs
     cache/              figures of single simulation runs
     looks.json          the candidates that were compared on the held-out part
     best.yaml           the best candidate so far on the train part; after the search, the winner
@@ -72,15 +72,10 @@ class Journal:
             best.write(self.folder / BEST)
 
     def cpu_s(self) -> list[float]:
-        """Return the CPU seconds of each batch. They differ between machines and runs."""
-        file = None if self.folder is None else self.folder / CPU
-        seconds: Any = _read(file) if file is not None and file.is_file() else []
-        if not isinstance(seconds, list) or not all(isinstance(each, int | float) for each in seconds):
-            raise HeadwayError(f"{file}: is not a list of seconds; the file was changed. {REMEDY}")
-        return seconds
+        return [] if self.folder is None else read_cpu_s(self.folder)
 
     def keep_cpu_s(self, seconds: Sequence[float]) -> None:
-        self._write(CPU, list(seconds))
+        self._write(CPU, seconds)
 
     def look(self, candidate: str) -> int:
         """Record a look at the held-out part with this winner, and return the number of looks so far. A second look
@@ -133,6 +128,15 @@ def read_batches(folder: Path) -> list[list[Judged]]:
         except (msgspec.ValidationError, KeyError, TypeError) as error:
             raise HeadwayError(f"{file}: is not a batch of a search ({error}). {REMEDY}") from None
     return batches
+
+
+def read_cpu_s(folder: Path) -> list[float]:
+    """Return the CPU seconds of each batch. They differ between machines and runs."""
+    file = folder / CPU
+    seconds: Any = _read(file) if file.is_file() else []
+    if not isinstance(seconds, list) or not all(isinstance(each, int | float) for each in seconds):
+        raise HeadwayError(f"{file}: is not a list of seconds; the file was changed. {REMEDY}")
+    return seconds
 
 
 def _read(file: Path) -> Any:

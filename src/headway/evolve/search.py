@@ -90,8 +90,9 @@ class Search:
             batch = before + self._judge(due[len(before) :], total, len(before))
             if len(batch) > len(before):
                 self.journal.keep(number, batch)
-                if budget.cpu_s is not None:
-                    self.journal.keep_cpu_s(spent := [*spent[:number], worker.cpu_s() - start])
+                spent += [0.0] * (number + 1 - len(spent))
+                spent[number] += worker.cpu_s() - start  # on top of the time of the search that began this batch
+                self.journal.keep_cpu_s(spent)
             self._add(batch[: len(due)], total)
             if len(batch) > len(before):
                 self._keep_best()

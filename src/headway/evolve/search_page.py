@@ -7,15 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from difflib import ndiff
 from html import escape
 from itertools import pairwise
+from math import fsum
 from pathlib import Path
 from typing import Final
 
 from headway.errors import HeadwayError, argument
 from headway.evolve.final import points
 from headway.evolve.fitness import FAILED, share
-from headway.evolve.journal import Judged, read_batches, read_search
+from headway.evolve.journal import Judged, read_batches, read_cpu_s, read_search
 from headway.evolve.objectives import COMPLEXITY, PRIMARY
-from headway.evolve.search_tables import candidates_chart, front_chart, held_out_chart
+from headway.evolve.search_tables import candidates_chart, cpu_chart, front_chart, held_out_chart
 from headway.evolve.texts import readable
 from headway.policies.bundle import Bundle
 from headway.report import html
@@ -53,11 +54,12 @@ def follow_search(folder: Path, output: Path | None, wait: Callable[[], object])
 def search_page(folder: Path) -> str:
     """Return the page as a string."""
     search, result = read_search(folder)
-    judged = [each for batch in read_batches(folder) for each in batch]
+    batches, seconds = read_batches(folder), read_cpu_s(folder)
+    judged = [each for batch in batches for each in batch]
     winner = None if result is None else Bundle.read(result["winner"]["bundle"])
     title = f"{search.get('suite', folder.name)}: search"
-    parts = [html.heading(title, _state(search, judged, result)), _facts(judged, result)]
-    parts.append(_candidates(judged, winner))
+    parts = [html.heading(title, _state(search, judged, result)), _facts(judged, result, seconds)]
+    parts.append(_candidates(judged, winner, cpu_chart(batches, seconds)))
     if result is not None and winner is not None:
         parts += [_winner(judged, winner, result), _held_out(result)]
     return html.page(title, filter(None, parts), REFRESH_S if result is None else None)
@@ -70,7 +72,7 @@ def _state(search: Json, judged: Sequence[Judged], result: Json | None) -> str:
     return how + str(result["verdict"])
 
 
-def _facts(judged: Sequence[Judged], result: Json | None) -> str:
+def _facts(judged: Sequence[Judged], result: Json | None, seconds: Sequence[float]) -> str:
     distinct = {each.bundle.id: each for each in judged}
     gains = [each.evaluation.fitness[PRIMARY] for each in judged]
     failed = sum(not each.evaluation.ok and each.evaluation.stopped is None for each in distinct.values())
@@ -82,6 +84,10 @@ def _facts(judged: Sequence[Judged], result: Json | None) -> str:
         ("stopped early", f"{stopped:,}"),
         ("best gain on train", share(max(gains)) if gains else GAP),
     ]
+    if seconds:
+        minutes = fsum(seconds) / 60
+        rows.append(("CPU minutes of the search", f"{minutes:,.1f}"))
+        rows.append(("candidates per CPU minute", f"{len(judged) / minutes:,.0f}" if minutes > 0 else GAP))
     if result is not None and result["held_out"]:
         rows.append(("looks at the held-out part", str(result["looks"])))
     return html.facts(rows)
@@ -90,10 +96,10 @@ def _facts(judged: Sequence[Judged], result: Json | None) -> str:
 # --- the candidates ---------------------------------------------------------------------------------------------------
 
 
-def _candidates(judged: Sequence[Judged], winner: Bundle | None) -> str:
+def _candidates(judged: Sequence[Judged], winner: Bundle | None, over_cpu: Sequence[Figure]) -> str:
     if not judged:
         return html.section("Candidates", note="No batch is finished yet.")
-    drawn = candidates_chart(judged) + front_chart(judged, "" if winner is None else winner.id)
+    drawn = [*candidates_chart(judged), *over_cpu, *front_chart(judged, "" if winner is None else winner.id)]
     best = sorted({each.bundle.id: each for each in judged}.values(), key=_gain, reverse=True)
     names = [name for name in best[0].evaluation.fitness if name not in (PRIMARY, COMPLEXITY)]
     by_id = {each.bundle.id: each.bundle for each in judged}

@@ -191,6 +191,31 @@ def candidates_chart(judged: Sequence[Judged]) -> list[Figure]:
     return [("Candidates on train; the line is the best so far", drawn)] if rows else []
 
 
+def cpu_chart(batches: Sequence[Sequence[Judged]], seconds: Sequence[float]) -> list[Figure]:
+    """Chart the best gain on train after each batch over the CPU time that the search had spent. A search of a single
+    batch has no chart."""
+    rows: list[Json] = []
+    best, minutes, count = None, 0.0, 0
+    for batch, spent in zip(batches, seconds, strict=False):
+        gains = [each.evaluation.fitness[PRIMARY] for each in batch]
+        best = max(gains if best is None else [best, *gains])
+        minutes, count = minutes + spent / 60, count + len(batch)
+        rows.append({"minutes": brief(minutes), "best": brief(best), "count": count})
+    if len(rows) < 2:
+        return []
+    drawn = chart(
+        "Best gain on the train part over CPU time.",
+        rows,
+        mark={"type": "line", "interpolate": "step-after", "strokeWidth": 2, "color": COLOURS[0], "point": True},
+        encoding={
+            "x": axis("minutes", "CPU minutes of the search"),
+            "y": axis("best", GAIN, axis={"format": ".0%"}, scale={"zero": False}),
+            "tooltip": hints(("count", "candidates"), ("minutes", "CPU minutes"), ("best", GAIN)),
+        },
+    )
+    return [("Best so far over CPU time, after each batch", drawn)]
+
+
 def _lowest(judged: Sequence[Judged]) -> float:
     """Return the lower end of an axis of gains. Failed and stopped candidates lie far below it: with them on the axis,
     the good ones could not be told apart."""
