@@ -59,6 +59,7 @@ POLICIES = ("round-robin", "least-loaded", "lmetric", "prefix-overlap", "kv-awar
 FINAL = ("kv-aware-spill", "weighted")
 OWN = ("searched", "tuned")  # policies of the searches
 TRAIN, VALIDATION, TEST = range(1, 5), range(11, 19), range(501, 509)
+UNSTEADY = ("least-loaded", "round-robin")
 TABLE_SEEDS = 3  # the first seeds of TEST, under which all policies run
 # What --quick runs.
 QUICK_POLICIES, QUICK_CELLS, QUICK_SEEDS = ("kv-aware-spill", "searched"), (("rag", "high"),), TEST[:2]

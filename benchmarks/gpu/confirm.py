@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.gpu import cases
 from benchmarks.gpu.cases import MODEL, Case
-from benchmarks.gpu.figures import FIGURES, Row, Run, figures, lead, order, side_by_side
+from benchmarks.gpu.figures import FIGURES, Row, Run, figures, lead, lead_on, order, side_by_side
 from benchmarks.gpu.live_prediction import LIVE, deploy_lines, live_lines
 from benchmarks.gpu.plot import plot
 from benchmarks.gpu.steps import write_steps
@@ -28,6 +28,7 @@ LATENCY = "latency.json"
 PREDICTED = "predicted.csv"
 RECORDS = "measured-*.jsonl.gz"
 SIDES = ("predicted", "measured")
+OBJECTIVE = ("ttft", "e2e")  # figures of the searches' objective, with equal weights
 DIGITS = {"tpot": 3, "hit": 3}
 MEASURED_WITH = "measured with benchmarks/gpu"
 COLUMNS = (
@@ -104,15 +105,17 @@ def write_predicted(path: Path, runs: list[list[Any]], latency: dict[str, Any], 
 def planned(own: list[str], quick: bool = False) -> list[list[Any]]:
     """Return the runs to measure: seed by seed, with the cells in shuffled order, and the policies of a cell one after
     another, also shuffled. So a slow stretch of the machine meets all policies of a cell. The policies of the final
-    comparison have all seeds, the others the first ones."""
+    comparison have all seeds, the others the first ones; on RAG, where they vary most, UNSTEADY ones have all too."""
     draw, runs = Random(36), []
     for number, seed in enumerate(cases.TEST):
         names = [*cases.FINAL, *own] if number >= cases.TABLE_SEEDS else [*cases.POLICIES, *own]
         cells = [(workload, load) for workload, loads in cases.RATES.items() for load in loads]
         draw.shuffle(cells)
         for cell in cells:
-            draw.shuffle(names)
-            runs += [[name, *cell, seed] for name in names]
+            more = cases.UNSTEADY if number >= cases.TABLE_SEEDS and cell[0] == "rag" else ()
+            block = [*names, *more]
+            draw.shuffle(block)
+            runs += [[name, *cell, seed] for name in block]
     if quick:
         return [
             run
@@ -138,13 +141,14 @@ def columns_of(record: dict[str, Any]) -> dict[str, list[int]]:
 
 
 def read_predicted(out: Path) -> dict[Run, dict[str, float]]:
-    with (out / PREDICTED).open(newline="") as file:
-        return {
-            (row["policy"], row["workload"], row["load"], int(row["seed"])): {
-                name: float(row[name]) for name in FIGURES
-            }
-            for row in csv.DictReader(file)
-        }
+    """Return the predicted figures of all tables in the folder: of the first one, and of runs that were added."""
+    found = {}
+    for path in sorted(out.glob("predicted*.csv")):
+        with path.open(newline="") as file:
+            for row in csv.DictReader(file):
+                run = (row["policy"], row["workload"], row["load"], int(row["seed"]))
+                found[run] = {name: float(row[name]) for name in FIGURES}
+    return found
 
 
 def read_measured(out: Path) -> dict[Run, dict[str, float]]:
@@ -161,7 +165,7 @@ def table(out: Path) -> None:
         print(f"order, {name}: {found.right} of {found.pairs} pairs right")
         if name == "all" and found.wrong:
             print("  wrong:", "; ".join(found.wrong))
-    print("\n".join(["", *lead_lines(predicted, measured)]))
+    print("\n".join(["", *lead_lines(predicted, measured), "", *objective_lines(predicted, measured)]))
     if (out / LIVE).exists():
         print("\n".join(["", *live_lines(out), "", *deploy_lines(out, *read_plan(out)[:2])]))
 
@@ -211,6 +215,23 @@ def lead_lines(predicted: dict[Run, dict[str, float]], measured: dict[Run, dict[
                     for runs in (predicted, measured)
                 ]
                 lines.append(f"| {policy} | {other} | {' | '.join((*cell, *values))} |")
+    return lines
+
+
+def objective_lines(predicted: dict[Run, dict[str, float]], measured: dict[Run, dict[str, float]]) -> list[str]:
+    """Return by how much a policy is ahead on a workload, over both loads: in TTFT, in E2E, and in the objective of the
+    searches, which is the mean of both."""
+    heads = [f"{name}, {side}" for name in ("TTFT", "E2E", "objective") for side in SIDES]
+    lines = [f"| policy | ahead of | workload | {' | '.join(heads)} |", "|---" * 9 + "|"]
+    for policy in cases.OWN:
+        for other in (*cases.FINAL, *(own for own in cases.OWN if own > policy)):
+            for workload in cases.RATES:
+                values = [
+                    _share(lead_on(runs, policy, other, workload, figures))
+                    for figures in (("ttft",), ("e2e",), OBJECTIVE)
+                    for runs in (predicted, measured)
+                ]
+                lines.append(f"| {policy} | {other} | {workload} | {' | '.join(values)} |")
     return lines
 
 

@@ -98,9 +98,22 @@ def order(rows: Iterable[Row]) -> dict[str, Order]:
 
 def lead(runs: Mapping[Run, Figures], policy: str, other: str, cell: Cell, figure: str) -> Interval | None:
     """Return by how much less a policy has than another, as a fraction of the other's mean, paired by seed."""
+    found = leads(runs, policy, other, cell, figure)
+    return mean_of(list(found.values())) if len(found) > 1 else None
+
+
+def lead_on(
+    runs: Mapping[Run, Figures], policy: str, other: str, workload: str, figures: Sequence[str]
+) -> Interval | None:
+    """Return the mean lead over the loads of a workload and over the figures, with the seeds as replicates."""
+    loads = sorted({run[2] for run in runs if run[1] == workload})
+    each = [leads(runs, policy, other, (workload, load), figure) for load in loads for figure in figures]
+    seeds = sorted(set.intersection(*map(set, each)))
+    return mean_of([fmean(found[seed] for found in each) for seed in seeds]) if len(seeds) > 1 else None
+
+
+def leads(runs: Mapping[Run, Figures], policy: str, other: str, cell: Cell, figure: str) -> dict[int, float]:
+    """Return by how much less a policy has than another under each seed, as a fraction of the other's mean."""
     seeds = [run[3] for run in runs if run[:3] == (policy, *cell) and (other, *cell, run[3]) in runs]
-    if len(seeds) < 2:
-        return None
     own, others = ([runs[name, *cell, seed][figure] for seed in seeds] for name in (policy, other))
-    base = fmean(others)
-    return mean_of([(b - a) / base for a, b in zip(own, others, strict=True)])
+    return {seed: (b - a) / fmean(others) for seed, a, b in zip(seeds, own, others, strict=True)}
