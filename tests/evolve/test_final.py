@@ -14,10 +14,10 @@ from small import CODE, document, suite
 
 import headway.evolve.final as final
 import headway.evolve.selection as selection
-from headway.evolve import Bundle, CaseResult, Evaluation, Suite
+from headway.evolve import Bundle, CaseResult, Evaluation, Suite, evaluate
 from headway.evolve.fitness import over, over_baseline
 from headway.evolve.journal import Judged
-from headway.evolve.search_tables import report
+from headway.evolve.search_tables import beaten_oracles, report
 from headway.evolve.texts import readable
 
 Run = Callable[..., CompletedProcess[str]]
@@ -68,6 +68,7 @@ def rule(name: str) -> Bundle:
 
 BUILTINS = {
     "baseline": flat(100),
+    "oracle": flat(95),
     "lmetric": flat(90),
     "lmetric-plus-one": flat(92),
     "unified": flat(94),
@@ -107,12 +108,24 @@ def test_a_winner_that_is_better_under_every_seed_is_said_to_beat_the_best_built
 def test_the_headroom_of_a_workload_is_the_best_gain_of_any_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     split = {"plain": [50.0] * 10, "prefixes": [99.0] * 10}
     result = concluded(monkeypatch, {"a": 0.1}, {"a": 0.1}, {**BUILTINS, "a": split})
-    own, best = result.headroom["plain"]
-    assert own == pytest.approx(0.5) and best.kind == "winner"
-    own, best = result.headroom["prefixes"]
-    assert own == pytest.approx(0.01) and best.name == "lmetric" and best.gain.workloads["prefixes"] > 0.1
+    plain, prefixes = result.headroom["plain"], result.headroom["prefixes"]
+    assert plain.winner == plain.best == pytest.approx(0.5) and plain.policy.kind == "winner"
+    assert prefixes.winner == pytest.approx(0.01) and prefixes.policy.name == "lmetric" and prefixes.best > 0.1
     assert result.document()["headroom"]["prefixes"]["policy"] == "lmetric"
     assert any("Headroom" in str(part) for part in report(result))
+
+
+def test_an_oracle_bounds_the_headroom_unless_a_policy_beats_it() -> None:
+    kinds = {kind: name for kind, name, _ in final.rivals(suite(), "routing", ["lmetric"])}
+    assert kinds["oracle"] == "true cache and load"
+    assert "oracle" not in {kind for kind, _, _ in final.rivals(suite(), "scheduler", ["fcfs"])}
+    judged = [Judged(rule("a"), evaluate(rule("a"), suite(), told=False))]
+    result = final.conclude(judged, suite(), builtins=["lmetric"])
+    for name, room in result.headroom.items():
+        gains = {other.name: other.gain.workloads[name] for other in result.contestants}
+        assert room.oracle == gains["true cache and load"] <= room.best == max(gains.values())
+    assert beaten_oracles([(0.1, 0.1), (0.1, 0.2), (None, 0.3)]).startswith("On 1 of 3 workloads, a policy beats")
+    assert beaten_oracles([(0.1, 0.1)]) == ""
 
 
 def test_a_gain_that_chance_may_have_made_is_not_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +249,7 @@ def test_with_json_the_verb_prints_one_document(headway: Run, suite_file: Path) 
     assert completed.returncode == 0, completed.stderr
     result = json.loads(completed.stdout)
     assert result["candidates"] == 4 and result["chosen_on"] == "validation"
-    assert {row["kind"] for row in result["held_out"]} == {"winner", "baseline", "built-in", "control"}
+    assert {row["kind"] for row in result["held_out"]} == {"winner", "baseline", "built-in", "control", "oracle"}
     assert result["looks"] == 1
     assert result["winner"]["bundle"]["format"] == 1
 

@@ -97,7 +97,7 @@ def test_the_cost_is_said_before_anything_is_run() -> None:
 
     conversed(None, model, 3, say=told.append)
     assert told[0].startswith("gepa: 3 candidates × 2 cases = 6 simulations on train")
-    assert "12 on validation; 16 on held-out" in told[0]
+    assert "12 on validation; 18 on held-out" in told[0]
 
 
 def test_scores_are_gains_case_by_case_and_feedback_is_the_summary() -> None:

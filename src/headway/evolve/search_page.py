@@ -16,7 +16,7 @@ from headway.evolve.final import points
 from headway.evolve.fitness import FAILED, share
 from headway.evolve.journal import Judged, read_batches, read_cpu_s, read_search
 from headway.evolve.objectives import COMPLEXITY, PRIMARY
-from headway.evolve.search_tables import candidates_chart, cpu_chart, front_chart, held_out_chart
+from headway.evolve.search_tables import beaten_oracles, candidates_chart, cpu_chart, front_chart, held_out_chart
 from headway.evolve.texts import readable
 from headway.policies.bundle import Bundle
 from headway.report import html
@@ -240,11 +240,20 @@ def _heat(contestants: Sequence[Json], workloads: Sequence[str]) -> list[Figure]
 
 
 def _headroom(result: Json) -> str:
+    rooms = result["headroom"]
     rows = [
-        [workload, _share(room["winner"]), _share(room["best"]), room["policy"]]
-        for workload, room in result["headroom"].items()
+        [
+            workload,
+            _share(room["winner"]),
+            GAP if room["oracle"] is None else _share(room["oracle"]),
+            _share(room["best"]),
+            room["policy"],
+        ]
+        for workload, room in rooms.items()
     ]
     if not rows:
         return ""
     head = "<h3>Headroom: the best gain of any policy, which is the least that can be gained there</h3>"
-    return head + html.table(["workload", "winner's gain", "best gain", "of policy"], rows)
+    words = beaten_oracles([(room["oracle"], room["best"]) for room in rooms.values()])
+    note = f"<p>{escape(words)}</p>" if words else ""
+    return head + html.table(["workload", "winner's gain", "oracle's gain", "best gain", "of policy"], rows) + note

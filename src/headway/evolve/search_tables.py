@@ -106,16 +106,27 @@ def _held_out(conclusion: Conclusion) -> list[Any]:
     label_column(grid, 0, NAME_AT_MOST)
     for contestant in conclusion.contestants:
         grid.add_row(_label(contestant), *_cells(contestant))
-    rows = [
-        (name, share(own), share(best.gain.workloads[name]), _label(best))
-        for name, (own, best) in conclusion.headroom.items()
-    ]
-    room = table("workload", "winner's\ngain", "best\ngain", "of policy", gap=2)
-    room.columns[3].justify = "left"
-    for row in rows:
-        room.add_row(*row)
+    rooms = conclusion.headroom
+    room = table("workload", "winner's\ngain", "oracle's\ngain", "best\ngain", "of policy", gap=2)
+    room.columns[4].justify = "left"
+    for name, each in rooms.items():
+        oracle = GAP if each.oracle is None else share(each.oracle)
+        room.add_row(name, share(each.winner), oracle, share(each.best), _label(each.policy))
     words = "Headroom: the best gain of any policy above, which is the least that routing can gain there"
-    return [Text(head, style="bold"), "", grid, *(["", Text(words), "", room] if rows else [])]
+    beaten = Text(beaten_oracles([(each.oracle, each.best) for each in rooms.values()]))
+    shown = ["", Text(words), "", room, *(["", beaten] if beaten.plain else [])]
+    return [Text(head, style="bold"), "", grid, *(shown if rooms else [])]
+
+
+def beaten_oracles(gains: Sequence[tuple[float | None, float]]) -> str:
+    """Return a sentence about the workloads on which a policy beats the oracle. `gains` has the gains of the oracle and
+    of the best policy."""
+    beaten = sum(oracle is not None and best > oracle for oracle, best in gains)
+    if not beaten:
+        return ""
+    words = "the only workload" if len(gains) == 1 else f"{beaten} of {len(gains)} workloads"
+    oracle = "the oracle, which knows the true caches but not the future"
+    return f"On {words}, a policy beats {oracle}. There, the gain of that policy counts."
 
 
 def searches_report(searches: Searches) -> list[RenderableType]:
