@@ -75,7 +75,8 @@ class Knees:
             except HeadwayError as error:
                 raise HeadwayError(f"{where}: no knee was found: {error}") from None
             if found.holds is None or found.breaks is None:
-                raise HeadwayError(f"{where}: no knee was found: the baseline meets the SLO at every load.")
+                remedy = "Set a stricter `slo` in `knee`, or more requests"
+                raise HeadwayError(f"{where}: no knee was found: the baseline meets the SLO at every load. {remedy}.")
             text = _FOUND[key] = str(found.holds)
         self.used[key] = text
         return Fraction(text)
