@@ -35,7 +35,7 @@ def test_a_search_with_a_real_model_replays_from_its_transcript(
     search = ["evolve", str(suite), "--engine", engine, "--stage", "scheduler", "--template", "fcfs"]
     search += ["--evaluations", str(evaluations), "--builtins", "fcfs", "--workers", "1", "--json"]
     asked = ["--model", "smollm2", "--api-base", base, "--token-prices", "1,2", "-o", "found"]
-    asked += ["--model-settings", "{temperature: 0, seed: 1}"]
+    asked += ["--model-settings", "{temperature: 0, seed: 1}", "--model-timeout", "20m"]  # a busy machine is slow
     live = headway(*search, *asked, cwd=tmp_path)
     assert live.returncode == 0, live.stderr
     rows = [json.loads(line) for line in (tmp_path / "found" / "transcript.jsonl").read_text().splitlines()]
