@@ -184,8 +184,7 @@ class Audience:
             self.notify(FirstToken(now_ps, flight.request, flight.view))
 
     def on_handed(self, now_ps: int, flight: Flight, prefill: InstanceView) -> None:
-        if self.observers:
-            self.notify(Handed(now_ps, flight.request, flight.view, prefill))
+        self.notify(Handed(now_ps, flight.request, flight.view, prefill))
 
     def on_finished(self, now_ps: int, flight: Flight, outcome: str, output_tokens: int) -> None:
         if self.state is not None:

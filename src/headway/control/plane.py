@@ -263,7 +263,8 @@ class ControlPlane:
     def on_handed(self, now_ps: int, request_id: int) -> Flight:
         """Move a request from its prefill instance, which has computed the prompt, to its decode instance."""
         flight, prefill = self.flights.hand_over(request_id)
-        self.audience.on_handed(now_ps, flight, prefill)
+        if self.audience.observers:
+            self.audience.on_handed(now_ps, flight, prefill)
         return flight
 
     def on_finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:

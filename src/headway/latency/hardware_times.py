@@ -45,6 +45,7 @@ class Hardware:
         self._host = times(host[0], factor)
         self._kv = self._ps(step_cost.context_us(gpu, part))
         self._past_tokens = step_cost.PastTokens(gpu, part)
+        self._token_times = step_cost.TokenTimes(gpu, part)
         self._mixed_kv = self._ps(step_cost.mixed_context_us(gpu, part))
         # Time of a decode in a step with chunks, and its increase per token of the longest chunk.
         self._beside = self._ps(step_cost.beside_us(gpu, part, 0))
@@ -153,7 +154,7 @@ class Hardware:
     def token_ps(self, tokens: int) -> int:
         """Return the host time of a step plus the time of the work that depends only on the number of tokens."""
         computed = padded(tokens, self.graph_sizes) if self.graph_sizes else tokens
-        us = step_cost.tokens_us(self.profile.constants, self.part, computed, computed - tokens)
+        us = self._token_times.us(computed, computed - tokens)
         if self.reduce is not None:
             single = self.reduce.time_us(computed * self.part.reduced_bytes)
             us += REDUCES_PER_LAYER * self.part.layers * single * self.profile.all_reduce_times

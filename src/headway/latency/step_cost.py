@@ -142,59 +142,87 @@ def both(tb_s: float, further: float) -> float:
     return 1.0 / cube_root(one * one * one + other * other * other)
 
 
-def matmul_us(gpu: Constants, matmul: Matmul, tokens: float, many: bool = False) -> float:
-    """Return the time to read the weights of a type and to multiply the tokens with them. `many` says whether the step
-    has more than `FEW_TOKENS` tokens."""
-    if matmul.experts > 1:
-        if matmul.spread > 1:
-            count, pairs = busiest_gpu(matmul.experts, matmul.visits, matmul.skew, tokens, matmul.spread)
-        else:
-            count, pairs = experts_read(matmul.experts, matmul.visits, matmul.skew, tokens), tokens * matmul.visits
-        return grouped_us(gpu, matmul, count, pairs)
+class MatmulTime:
+    """The time to read the weights of a type, and to multiply rows with them. Constants are computed once, because a
+    run asks for many numbers of rows."""
+
+    def __init__(self, gpu: Constants, matmul: Matmul, count: float, memory_tb_s: float, tflops: float) -> None:
+        """`count` is how many times the weights are read, such as the number of experts."""
+        if matmul.bytes_a_weight < 1.0:
+            memory_tb_s, tflops = gpu.packed_tb_s or memory_tb_s, gpu.packed_tflops or tflops
+        elif matmul.eight_bits:
+            tflops *= gpu.fp8_speedup
+        memory = matmul.weights * matmul.bytes_a_weight * count / (memory_tb_s * MEGA)
+        self.squares = gpu.matmul_power == 2
+        self.memory = memory * memory if self.squares else memory * memory * memory
+        self.work, self.rate = 2.0 * matmul.weights, tflops * MEGA
+
+    def us(self, rows: float) -> float:
+        compute = self.work * rows / self.rate
+        if self.squares:
+            return sqrt(self.memory + compute * compute)
+        return cube_root(self.memory + compute * compute * compute)
+
+
+def dense_matmul(gpu: Constants, matmul: Matmul, many: bool) -> MatmulTime:
+    """Return the time of weights that all tokens visit. `many` says whether the step has more than `FEW_TOKENS`
+    tokens."""
     memory_tb_s, further = gpu.weights_tb_s, gpu.many_tb_s
     if matmul.bytes_a_weight == 1.0:
         memory_tb_s, further = gpu.fp8_tb_s or memory_tb_s, gpu.fp8_many_tb_s if matmul.eight_bits else 0.0
     if many and further:
         memory_tb_s = both(memory_tb_s, further)
-    return _matmul_us(gpu, matmul, 1.0, tokens, memory_tb_s, gpu.matmul_tflops)
+    return MatmulTime(gpu, matmul, 1.0, memory_tb_s, gpu.matmul_tflops)
+
+
+def matmul_us(gpu: Constants, matmul: Matmul, tokens: float, many: bool = False) -> float:
+    """Return the time to read the weights of a type and to multiply the tokens with them. `many` says whether the step
+    has more than `FEW_TOKENS` tokens."""
+    if matmul.experts == 1:
+        return dense_matmul(gpu, matmul, many).us(tokens)
+    if matmul.spread > 1:
+        count, pairs = busiest_gpu(matmul.experts, matmul.visits, matmul.skew, tokens, matmul.spread)
+    else:
+        count, pairs = experts_read(matmul.experts, matmul.visits, matmul.skew, tokens), tokens * matmul.visits
+    return grouped_us(gpu, matmul, count, pairs)
 
 
 def grouped_us(gpu: Constants, matmul: Matmul, count: float, pairs: float) -> float:
     """Return the time of the matmuls of `count` experts with `pairs` pairs of a token and an expert."""
     rows = padded_rows(pairs, count, gpu.expert_pad, gpu.expert_half)
     memory_tb_s, tflops = gpu.expert_tb_s or gpu.weights_tb_s, gpu.expert_tflops or gpu.matmul_tflops
-    return _matmul_us(gpu, matmul, count, rows, memory_tb_s, tflops)
+    return MatmulTime(gpu, matmul, count, memory_tb_s, tflops).us(rows)
 
 
-def _matmul_us(gpu: Constants, matmul: Matmul, count: float, rows: float, memory_tb_s: float, tflops: float) -> float:
-    if matmul.bytes_a_weight < 1.0:
-        memory_tb_s, tflops = gpu.packed_tb_s or memory_tb_s, gpu.packed_tflops or tflops
-    elif matmul.eight_bits:
-        tflops *= gpu.fp8_speedup
-    memory = matmul.weights * matmul.bytes_a_weight * count / (memory_tb_s * MEGA)
-    compute = 2.0 * matmul.weights * rows / (tflops * MEGA)
-    if gpu.matmul_power == 2:
-        return sqrt(memory * memory + compute * compute)
-    return cube_root(memory * memory * memory + compute * compute * compute)
+class TokenTimes:
+    """The time of the work that depends only on the number of tokens, including the constants per step and per layer,
+    without communication."""
 
+    def __init__(self, gpu: Constants, part: Shard) -> None:
+        self.gpu, self.part = gpu, part
+        self.elementwise = gpu.elementwise_tb_s * MEGA
+        self.rounds = any(matmul.eight_bits for matmul in part.matmuls)  # whether activations are rounded to 8 bits
+        # Each type of weights with its time in a step with few and with many tokens; None: experts
+        self.matmuls = [
+            (matmul, None if matmul.experts > 1 else [dense_matmul(gpu, matmul, many) for many in (False, True)])
+            for matmul in part.matmuls
+        ]
 
-def tokens_us(gpu: Constants, part: Shard, tokens: int, graph_padding: int = 0) -> float:
-    """Return the time of the work that depends only on the number of tokens, including the constants per step and per
-    layer, without communication. `graph_padding` is how many of the tokens only fill up a CUDA graph."""
-    paid = tokens + gpu.tile_share * (ceil(tokens / gpu.tile) * gpu.tile - tokens)
-    total = gpu.step_us + part.layers * (gpu.layer_us + tokens * part.moved / (gpu.elementwise_tb_s * MEGA))
-    eight_bits = False  # whether the GPU rounds activations to 8 bits
-    for matmul in part.matmuls:
-        eight_bits = eight_bits or matmul.eight_bits
-        if matmul.experts > 1:  # padding tokens visit no expert
-            routed = tokens - graph_padding
-            total += sorting_us(gpu, part, matmul, routed)
-            total += matmul_us(gpu, matmul, routed)
-        else:
-            total += matmul_us(gpu, matmul, paid, tokens > FEW_TOKENS)
-    if eight_bits:
-        total += rounding_us(gpu, part, tokens)
-    return total
+    def us(self, tokens: int, graph_padding: int = 0) -> float:
+        """`graph_padding` is how many of the tokens only fill up a CUDA graph."""
+        gpu, part = self.gpu, self.part
+        paid = tokens + gpu.tile_share * (ceil(tokens / gpu.tile) * gpu.tile - tokens)
+        total = gpu.step_us + part.layers * (gpu.layer_us + tokens * part.moved / self.elementwise)
+        for matmul, dense in self.matmuls:
+            if dense is None:  # padding tokens visit no expert
+                routed = tokens - graph_padding
+                total += sorting_us(gpu, part, matmul, routed)
+                total += matmul_us(gpu, matmul, routed)
+            else:
+                total += dense[tokens > FEW_TOKENS].us(paid)
+        if self.rounds:
+            total += rounding_us(gpu, part, tokens)
+        return total
 
 
 def rounding_us(gpu: Constants, part: Shard, tokens: float) -> float:
@@ -287,7 +315,7 @@ def step_us(gpu: Constants, part: Shard, decodes: int, context: int, chunks: Seq
         past = past or before > 0
         longest = max(longest, length)
         total += chunk_us(gpu, part, length, past_tokens.pair) + past_tokens.us(length) * before
-    total += tokens_us(gpu, part, tokens) + sequences_us(gpu, part, decodes + len(chunks))
+    total += TokenTimes(gpu, part).us(tokens) + sequences_us(gpu, part, decodes + len(chunks))
     total += decodes_us(gpu, part, decodes)
     total += context * (mixed_context_us(gpu, part) if chunks else context_us(gpu, part))
     if chunks:

@@ -127,18 +127,18 @@ class DecisionLog:
         if card is None:
             self.scorers.append(-1)
             return
-        rows, fresh = card.scores, self.fresh
-        if card.prefill is None and {len(card.totals), *map(len, rows.values())} == {len(names)}:
+        rows, fresh, prefill = card.scores, self.fresh, card.prefill
+        if not (card.totals or rows) and (prefill is None or not (prefill.totals or prefill.scores)):
+            self.scorers.append(self.cards.number(()))  # the policy gives no scores
+            fresh += [nan] * len(names)
+            return
+        if prefill is None and {len(card.totals), *map(len, rows.values())} == {len(names)}:
             self.scorers.append(self.cards.number(tuple(rows)))  # the usual case: no candidate was filtered out
             fresh += card.totals
             for row in rows.values():
                 fresh += row
             return
-        halves = [card] if card.prefill is None else [card, card.prefill]
-        if not any(half.totals or half.scores for half in halves):  # as with policies that give no scores
-            self.scorers.append(self.cards.number(()))
-            fresh += [nan] * len(names)
-            return
+        halves = [card] if prefill is None else [card, prefill]
         scorers = tuple(dict.fromkeys(name for half in halves for name in half.scores))
         self.scorers.append(self.cards.number(scorers))
         for scorer in (None, *scorers):

@@ -164,7 +164,7 @@ class DecisionRows:
             names = self.log.cards.words[card]
             numbers: list[Any] = cells(self.log.scores, firsts, (1 + len(names)) * count)
             if isnan(sum(numbers)):  # a candidate has no score; or two scores are infinite
-                numbers = [None if isnan(number) else number for number in numbers]
+                numbers = [number if number == number else None for number in numbers]
             rows = [numbers[at : at + count] for at in range(0, len(numbers), count)]
             totals += rows[:: 1 + len(names)]
             if names:

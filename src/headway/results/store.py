@@ -115,15 +115,36 @@ class Manifest(msgspec.Struct):
 
 
 class _Dumper(yaml.SafeDumper):
+    """Writes words at once, and prepares each tag once, because PyYAML examines each of their characters."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.prepared_tags: dict[str, str] = {}
+
     def ignore_aliases(self, data: object) -> bool:  # write each value in full, without YAML anchors
         return True
 
     def analyze_scalar(self, scalar: str) -> ScalarAnalysis:
-        """Return how a text may be written. Most texts are words, which may be written in every way: say so at once,
-        because PyYAML examines each character."""
+        """Return how a text may be written. Most texts are words, which may be written in every way."""
         if WORD.fullmatch(scalar) is None:
             return super().analyze_scalar(scalar)
         return ScalarAnalysis(scalar, False, False, True, True, True, True, True)  # not empty, and only one line
+
+    def write_plain(self, text: str, split: bool = True) -> None:
+        if self.root_context or WORD.fullmatch(text) is None:
+            super().write_plain(text, split)
+            return
+        if not self.whitespace:
+            text = f" {text}"
+        self.whitespace = self.indention = False
+        self.column += len(text)
+        self.stream.write(text)
+
+    def prepare_tag(self, tag: str) -> str:
+        text = self.prepared_tags.get(tag)
+        if text is None:
+            text = self.prepared_tags[tag] = super().prepare_tag(tag)
+        return text
 
 
 def pretty(document: Json) -> str:

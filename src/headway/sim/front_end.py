@@ -39,7 +39,7 @@ class RankCounts(History):
         self.before: Counts = 0, 0  # at the last step boundary before the current run
         self.counts: Counts = 0, 0  # at the publication `last`
         self.last = -1
-        rank.history, rank.tick, rank.rank_counts = self, min(0, rank.tick), self
+        rank.history, rank.tick, rank.rank_counts, rank.plain = self, min(0, rank.tick), self, False
 
     def record(self, instance: Instance, to: int) -> None:
         if self.polled is not None and to >= self.polled_tick:

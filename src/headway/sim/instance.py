@@ -39,9 +39,9 @@ from headway.views.instance import InstanceView
 class Instance:
     __slots__ = (
         "adapters", "ahead", "batch", "batches", "blocks", "busy_from", "cache", "ended", "equal_steps", "expiring",
-        "first_tokens", "gaps", "handed", "handing", "history", "idle_watts", "links", "loader", "log", "planner",
-        "queue", "rank_counts", "recorder", "release", "run", "scheduler", "size", "span_watts", "stats", "tick",
-        "tiers", "transfer", "view", "windows",
+        "first_tokens", "gaps", "handed", "handing", "history", "idle_watts", "links", "loader", "log", "plain",
+        "planner", "queue", "rank_counts", "recorder", "release", "run", "scheduler", "size", "span_watts", "stats",
+        "tick", "tiers", "transfer", "view", "windows",
     )  # fmt: skip
 
     def __init__(
@@ -101,6 +101,8 @@ class Instance:
         )
         # Set if each step is scheduled while the step before it runs.
         self.ahead = async_steps.Ahead(self.scheduler) if engine.schedules_ahead else None
+        # Whether only the scheduler acts when a step is formed. False with `rank_counts` or `equal_steps`.
+        self.plain = self.ahead is None and tiers is None
         self.release = self.scheduler.release if self.ahead is None else self.ahead.release
         latency = new_latency(engine, self.batch, windows)
         self.planner = RunPlanner(self.run, self.batch, self.blocks, self.adapters, latency, walks, cuts)
@@ -127,8 +129,10 @@ class Instance:
         if self.run.end >= 0:
             return -1
         ahead = self.ahead
-        if ahead is None and self.tiers is None and self.history is None and self.equal_steps is None:
-            once = self.scheduler.form_step(now)  # the same as `form`, but faster
+        if self.plain:  # the same as `form`, but faster
+            if self.history is not None and now >= self.tick:
+                self.history.record(self, now)
+            once = self.scheduler.form_step(now)
         else:
             once = self.form(now)
         if not self.batch.running and (ahead is None or not ahead.wasted):

@@ -39,6 +39,7 @@ class News:
                 instance.loader.received = self.reporter(TransferEnded, index)
             if BatchRan in wanted:
                 instance.equal_steps = EqualSteps(instance.batch, instance.run, self.reporter(BatchRan, index))
+                instance.plain = False
 
     def reporter(self, kind: type, index: int) -> Reporter:
         return Reporter(self.items, KINDS.index(kind), index)

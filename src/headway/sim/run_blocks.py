@@ -15,7 +15,7 @@ from headway.sim.leap import Run, duration, steps_begun
 from headway.types import NEVER
 from headway.views.instance import InstanceView
 
-FEW_STEPS = 6  # up to this number, counting steps one by one is faster than the formula of the run
+FEW_BITS = 2  # up to 2 to the power of this, counting steps one by one is faster than the formula of the run
 
 
 class KvReport(Protocol):
@@ -26,7 +26,7 @@ class KvReport(Protocol):
 
 class RunBlocks:
     __slots__ = (
-        "batch", "cache", "caching", "few_steps", "increment", "looked", "next_step", "peak", "phases", "prefills",
+        "batch", "cache", "caching", "few_bits", "increment", "looked", "next_step", "peak", "phases", "prefills",
         "report", "reported_to", "reserves", "run", "size", "taken_steps", "view",
     )  # fmt: skip
 
@@ -37,7 +37,7 @@ class RunBlocks:
         self.run = run
         self.caching = caching
         self.size = batch.block_tokens
-        self.few_steps = min(FEW_STEPS, self.size)
+        self.few_bits = min(FEW_BITS, self.size.bit_length() - 1)
         self.phases = batch.phases
         # A prefill instance allocates the blocks of a whole prompt when the request enters. Otherwise prompts could
         # wait forever, because finished prompts keep their blocks until the decode instance has room.
@@ -218,45 +218,43 @@ def report_kv(each: Sequence[RunBlocks], at: int) -> None:
     is called at every decision, so it continues from the last report: usually only a few steps have begun since
     then."""
     for blocks in each:
-        since, report = blocks.reported_to, blocks.report
-        if since >= at or report is None:
+        since = blocks.reported_to
+        if since >= at or (report := blocks.report) is None:
             continue
         looked, step, increment = blocks.looked, blocks.next_step, blocks.increment
-        elapsed, size, phases = at - since, blocks.size, blocks.phases
-        phase = looked % size
-        if elapsed <= step:
-            count = 1
-            used = phases[phase]
-            since += step
-            step += increment
-        elif (whole := (elapsed - 1) // step) < blocks.few_steps:
-            used = 0
-            last = phase
-            while since < at:
-                used += phases[last]
-                last += 1
-                since += step
-                step += increment
-            count = last - phase
-        else:
-            rest = (elapsed - 1) % step  # in compiled code cheaper than a product of picoseconds
-            count = whole + 1
-            if increment * (whole * (whole - 1) // 2) > rest:  # too high, because steps get longer
-                count = steps_begun(step, increment, elapsed)
-                since += duration(step, increment, count)
+        phases, size = blocks.phases, blocks.size
+        last = phase = looked % size
+        used = phases[last]
+        since += step
+        step += increment
+        if since < at:  # further steps have begun
+            if at - since <= step << blocks.few_bits:
+                while since < at:
+                    last += 1
+                    used += phases[last]
+                    since += step
+                    step += increment
             else:
-                since = at - 1 - rest + step + increment * (count * whole // 2)
-            step += increment * count
-            if count < size:
-                used = sum(phases[phase : phase + count])
-            else:  # the same as `Batch.decode_blocks`, but faster without the call
-                used = blocks.batch.decodes * (count // size) + sum(phases[phase : phase + count % size])
+                whole, rest = divmod(at - since - 1, step)
+                count = whole + 1
+                if increment * (whole * (whole - 1) // 2) > rest:  # too high, because steps get longer
+                    count = steps_begun(step, increment, at - since)
+                    since += duration(step, increment, count)
+                else:
+                    since = at - 1 - rest + step + increment * (count * whole // 2)
+                step += increment * count
+                if count < size:
+                    used += sum(phases[last + 1 : last + 1 + count])
+                else:
+                    used += blocks.batch.decode_blocks(looked + 1, count)
+                last += count
+        begun = looked + last - phase + 1
         if blocks.prefills:
-            steps = looked - blocks.batch.steps
-            used += blocks.chunk_blocks(steps + count) - blocks.chunk_blocks(steps)
+            steps = blocks.batch.steps
+            used += blocks.chunk_blocks(begun - steps) - blocks.chunk_blocks(looked - steps)
         if used:
             report.kv_used += used
-        blocks.looked = looked + count
+        blocks.looked = begun
         blocks.reported_to = since
         blocks.next_step = step
 

@@ -24,10 +24,11 @@ class Samples:
         at = self.origin + len(values) * interval_ps
         while at <= last:
             values.append(value_at(at))
+            at += interval_ps
             if len(values) == MOST:
                 self.thin()
                 interval_ps = self.interval_ps
-            at = self.origin + len(values) * interval_ps
+                at = self.origin + len(values) * interval_ps
         return at
 
     def thin(self) -> None:

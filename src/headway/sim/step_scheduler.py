@@ -31,7 +31,7 @@ class StepScheduler:
     __slots__ = (
         "adapters", "aligned", "batch", "blocks", "cache", "gaps", "gated", "handed_ps", "hits", "joined_ps", "limit",
         "limits", "loader", "max_batch_size", "max_batch_tokens", "preempted", "prepares", "queue", "ready", "recorder",
-        "refusal", "resuming", "run", "shut", "sight", "size", "stats", "stirred", "unseen", "view", "waiting",
+        "refusal", "resuming", "run", "shut", "sight", "size", "skips", "stats", "stirred", "unseen", "view", "waiting",
         "whole_prompts", "windows", "yields",
     )  # fmt: skip
 
@@ -71,6 +71,7 @@ class StepScheduler:
         self.max_batch_size = view.max_batch_size
         # Whether chunks end with blocks, because the states of layers are kept at the ends of chunks.
         self.aligned = windows is not None and windows.cache.groups.aligned
+        self.skips = self.cache.skipped_blocks(0, 2) > 0  # whether some blocks of a chunk take no pages
         self.whole_prompts = whole_prompts  # whether a request enters only if there is room for its whole prompt
         self.windows = windows  # set if layers of the model have sliding windows
         self.gated = gated  # whether requests may have to wait because of adapter slots or the limit on handovers
@@ -99,8 +100,8 @@ class StepScheduler:
         if batch.partial is not None:
             once = self.schedule_partial(batch.partial)
         elif batch.running:
-            plain = batch.lanes is None
-            if need := batch.phases[batch.steps % self.size] if plain else batch.decode_blocks(batch.steps, 1):
+            need = batch.phases[batch.steps % self.size] if batch.lanes is None else batch.decode_blocks(batch.steps, 1)
+            if need:
                 if need > cache.total - cache.held:
                     once = True
                     self.make_room(0)
@@ -315,8 +316,11 @@ class StepScheduler:
                 self.load_adapter(job, self.adapters)
             if hits:
                 job.holds = cache.hold(job.runs, hits, job.ticket.priority)
-            skipped = job.skipped = cache.skipped_blocks(hits, blocks)
-            cache.take(blocks - hits, skipped)
+            if self.skips:
+                job.skipped = cache.skipped_blocks(hits, blocks)
+                cache.take(blocks - hits, job.skipped)
+            else:
+                cache.take(blocks - hits)
             job.computed = cached
             job.blocks = blocks
             job.cached_to = hits

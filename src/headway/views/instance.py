@@ -328,9 +328,12 @@ class InstanceView:
         context = inflight_tokens - pending if decodes and inflight_tokens > pending else 0
         decoded = decodes * self._decode_tokens
         chunk = self.max_batch_tokens - decoded if self.max_batch_tokens > decoded else 1
-        steps, rest = divmod(pending + tokens, chunk)
+        tokens += pending
+        if tokens <= chunk:  # the usual case: one step
+            return step_seconds(self, tokens, decodes, context) if tokens else 0.0
+        steps, rest = divmod(tokens, chunk)
         seconds = step_seconds(self, rest, decodes, context) if rest else 0.0
-        return seconds + steps * step_seconds(self, chunk, decodes, context) if steps else seconds
+        return seconds + steps * step_seconds(self, chunk, decodes, context)
 
     def hide(self, *signals: str) -> None:
         """Hide these signals: reading a hidden signal raises an error, because its value is not maintained."""

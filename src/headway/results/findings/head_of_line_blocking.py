@@ -29,6 +29,11 @@ LEAST_SHARE: Final = 0.01
 
 def find(run: Observed) -> list[Finding]:
     requests, left = run.requests, run.waits.left_ps
+    waited = sum(left[row] - requests.enqueued_ps[row] for row in run.waiting)
+    # The summary knows how much of this time is blocked, but only as a float.
+    share = run.summary.get("pathology", {}).get("head_of_line_blocking", 1.0) or 0.0
+    if 1.001 * share * waited < LEAST_PS * max(1.0, LEAST_SHARE * len(run.waiting)):
+        return []
     blocked = {row: time for row, time in run.waits.blocked_ps().items() if row >= run.warmup}
     mostly = {
         row: time
@@ -39,7 +44,6 @@ def find(run: Observed) -> list[Finding]:
     if not mostly or len(mostly) < LEAST_SHARE * there:
         return []
     where = Counter(map(run.home, mostly))
-    waited = sum(left[row] - requests.enqueued_ps[row] for row in run.waiting)
     total, longest = sum(blocked.values()), max(mostly.values())
     pairs = requests.select("first_token_ps", "arrival_ps", start=run.warmup)
     until_first = sum(first - arrival for first, arrival in pairs if first >= 0)
