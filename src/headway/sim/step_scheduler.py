@@ -14,11 +14,12 @@ from headway.results.records import ADAPTER, HANDOVER, KV, NO_LIMIT, PROMPT, SLO
 from headway.sim.adapters import Adapters
 from headway.sim.batch import Batch
 from headway.sim.drafted_windows import DraftedWindows
-from headway.sim.engine_logs import GAP_FIELDS, GapLog, LimitLog, Reporter
+from headway.sim.engine_logs import GapLog, LimitLog, Reporter
 from headway.sim.engine_queue import EngineQueue
 from headway.sim.job import Job
 from headway.sim.kv_cache import LATER
 from headway.sim.leap import Run
+from headway.sim.loaded_requests import admit_ready
 from headway.sim.loader import Loader
 from headway.sim.recent_values import HitRate
 from headway.sim.run_blocks import RunBlocks
@@ -271,7 +272,7 @@ class StepScheduler:
             budget -= self.run.chunks[0][1]
         self.limit = TOKENS
         if loader.ready:
-            budget = self.admit_ready(budget)
+            budget = admit_ready(self, budget)
         cache, size, blocks_of = self.cache, self.size, self.blocks
         waiting, running, loads = queue.waiting, batch.running, loader.active
         while waiting and budget > 0 and len(running) + len(loader.loading) < self.max_batch_size:
@@ -419,74 +420,6 @@ class StepScheduler:
         row = job.row
         if self.handed_ps[row] >= 0 and self.joined_ps[row] < 0:
             self.joined_ps[row] = now
-
-    def resume(self, job: Job) -> None:
-        """Resume decoding of a request in the next step. The gap before its next token is longer than the other
-        requests' gap and has its own log entry. Therefore the request's range of the common log begins one entry
-        later."""
-        job.resumes = False
-        job.log_from = len(self.gaps.runs) + GAP_FIELDS
-        self.batch.enter(job)
-        self.batch.start_decoding(job)
-        self.resuming.append(job)
-        self.stirred = True
-
-    def admit_ready(self, budget: int) -> int:
-        """Admit requests whose blocks have been loaded, before all other requests. Return the tokens left in the step,
-        or 0 if no other request may enter."""
-        cache, batch, adapters = self.cache, self.batch, self.adapters
-        ready, reserves = self.loader.ready, self.blocks.reserves
-        while ready and budget > 0:
-            job = ready[0]
-            if job.resumes:
-                want, tokens = batch.width, job.known + 1 + batch.ahead
-                if want > budget:
-                    return 0
-            else:
-                want = min(job.known - job.computed, budget, job.chunk)
-                tokens = job.known if reserves else job.computed + want
-            need = -(-tokens // self.size) - job.blocks
-            if len(self.batch.running) >= self.max_batch_size:
-                self.limit = SLOTS
-                return 0
-            if adapters is not None and not adapters.has_room(job.request.adapter):
-                self.limit = ADAPTER
-                return 0
-            if need > cache.total - cache.held and not self.yield_to(need):
-                self.limit = KV
-                return 0
-            del ready[0]
-            self.end_wait(job, cache.now)
-            self.join(job, cache.now)
-            if adapters is not None:
-                self.load_adapter(job, adapters)
-            cache.take(need)
-            job.blocks += need
-            budget -= want
-            if job.resumes:
-                self.resume(job)
-                continue
-            self.batch.enter(job)
-            self.run.chunks.append((job, want))
-            self.stirred = True
-            if job.computed + want < job.known:
-                self.batch.partial = job
-                self.shut = True
-                self.limit = PROMPT
-                return 0
-        return budget
-
-    def yield_to(self, need: int) -> bool:
-        """Return whether `need` blocks are free for the first ready request. If no request runs, free blocks: put ready
-        requests back into the queue, last one first, until there are enough. Otherwise the ready requests would wait
-        for each other's blocks forever."""
-        cache, ready = self.cache, self.loader.ready
-        while not self.batch.running and len(ready) > 1 and need > cache.total - cache.held:
-            job = ready[-1]
-            self.loader.drop(job, cache.now)
-            self.stir()
-            self.wait_again(job)
-        return need <= cache.total - cache.held
 
 
 def aligned_chunk(job: Job, start: int, tokens: int, size: int) -> int:
