@@ -60,6 +60,7 @@ class Hardware:
         self._decode: list[tuple[int, int]] = []
         self._decodes: list[int] = []  # by number of decodes: attention time that does not depend on context
         self._sequences: list[int] = []
+        self._beside_chunk: list[tuple[int, int]] = []  # by number of decodes: `_constants`
         self._tokens: dict[int, int] = {}
         # Length of a chunk -> (time without past, time per past token, increase per step).
         self._chunks: dict[int, tuple[int, int, int]] = {}
@@ -105,29 +106,33 @@ class Hardware:
             except IndexError:
                 base, rise = self._extend(decodes)
             return base + self._kv * context, rise, FOREVER
-        known = self._chunks
+        sequences = decodes + len(chunks)
+        if sequences >= len(self._decode):
+            self._extend(sequences)
+        known, costs = self._chunks, self._tokens
         if len(chunks) == 1:  # the usual case: the same as below, but faster
             ((longest, past),) = chunks
             base, slope, increment = known[longest] if longest in known else self._chunk(longest)
-            first = base + slope * past if past else base
-            tokens, sequences = decodes + longest, decodes + 1
-        else:
-            first = increment = past = longest = 0
-            tokens, sequences = decodes, decodes + len(chunks)
-            for length, before in chunks:
-                base, slope, rise = known[length] if length in known else self._chunk(length)
-                first += base + slope * before
-                increment += rise
-                tokens += length
-                past |= before
-                if length > longest:
-                    longest = length
-        try:
-            first += self._tokens[tokens]
-        except KeyError:
-            first += self.token_ps(tokens)
-        if sequences >= len(self._decode):
-            self._extend(sequences)
+            tokens = decodes + longest
+            first = base + self._beside_chunk[decodes][past > 0]
+            first += costs[tokens] if tokens in costs else self.token_ps(tokens)
+            if past:
+                first += slope * past
+            if decodes:
+                first += decodes * longest * self._beside_row + self._mixed_kv * context
+                increment += self._mixed_kv * decodes
+            return first, increment, FOREVER if past else 1
+        first = increment = past = longest = 0
+        tokens = decodes
+        for length, before in chunks:
+            base, slope, rise = known[length] if length in known else self._chunk(length)
+            first += base + slope * before
+            increment += rise
+            tokens += length
+            past |= before
+            if length > longest:
+                longest = length
+        first += costs[tokens] if tokens in costs else self.token_ps(tokens)
         first += self._sequences[sequences] + self._mixed[decodes > 0][past > 0]
         if decodes:
             first += self._decodes[decodes] + self._mixed_kv * context
@@ -146,7 +151,17 @@ class Hardware:
             self._sequences.append(self._host_of(count) + self._ps(step_cost.sequences_us(gpu, part, count)))
             base = self._decodes[count] + self._sequences[count] + self.token_ps(count)
             self._decode.append((base, self._kv * count))
+            if count:
+                self._beside_chunk.append(self._constants(count - 1))
         return self._decode[most]
+
+    def _constants(self, decodes: int) -> tuple[int, int]:
+        """Return the constants of a step with these decodes and one chunk: without and with a past."""
+        constant = self._sequences[decodes + 1]
+        if decodes:
+            constant += self._decodes[decodes] + decodes * self._beside
+        without, behind = self._mixed[decodes > 0]
+        return constant + without, constant + behind
 
     def _host_of(self, sequences: int) -> int:
         return times(self.host[1] * sequences, self._factor)

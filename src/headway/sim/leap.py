@@ -15,9 +15,9 @@ def duration(first: int, increment: int, steps: int) -> int:
 
 def steps_begun(first: int, increment: int, elapsed: int) -> int:
     """Return how many steps begin in the first `elapsed` > 0 picoseconds. The last one ends at `elapsed` or later."""
-    before, rest = divmod(elapsed - 1, first)
+    before = (elapsed - 1) // first
     steps = before + 1  # exact if `increment` is 0, otherwise an upper bound
-    if increment and before and increment * (before * (before - 1) // 2) > rest:
+    if increment and before and increment * (before * (before - 1) // 2) > (elapsed - 1) % first:
         slope = 2 * first - increment
         steps = (isqrt(slope * slope + 8 * increment * elapsed) - slope) // (2 * increment)
         while steps * first + increment * (steps * (steps - 1) // 2) < elapsed:

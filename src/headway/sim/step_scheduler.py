@@ -321,6 +321,7 @@ class StepScheduler:
                 job.skipped = cache.skipped_blocks(hits, blocks)
                 cache.take(blocks - hits, job.skipped)
             else:
+                job.skipped = 0
                 cache.take(blocks - hits)
             job.computed = cached
             job.blocks = blocks
