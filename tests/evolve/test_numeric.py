@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 
@@ -12,6 +13,8 @@ from headway.errors import HeadwayError
 from headway.evolve import Bundle, Evaluation
 from headway.evolve.evolution import Plan, template_of
 from headway.evolve.numeric import SAMPLERS, Numeric, Sampler, dimensions, with_values
+from headway.policies import registry
+from headway.policies.registry import DEFAULT_POLICIES as STAGES
 from installed import need
 
 need("optuna", "evolve")
@@ -148,3 +151,17 @@ def test_a_belief_that_fits_the_instance_is_searched_as_a_number_and_stays_as_it
         assert (size.default, type(size.default), size.low) == (976, int, 1)
         assert with_values(bundle, {size: 976}, "x", 1).policies["routing"] == spec
         assert with_values(bundle, {size: 5000}, "x", 1).policies["routing"]["lru_blocks"] == 5000
+
+
+@pytest.mark.parametrize("stage", [stage for stage in STAGES if stage != "flow"])  # flow has no policy with numbers
+def test_every_stage_has_a_policy_whose_numbers_are_searched(stage: str) -> None:
+    spaces = {}
+    for entry in registry.entries():
+        if entry.stage == stage:
+            with contextlib.suppress(HeadwayError):
+                spaces[entry.name] = dimensions(Bundle.of(**{stage: entry.name}), (stage,))
+    name, space = max(spaces.items(), key=lambda item: len(item[1]))
+    bundle = template_of(name, suite(), stage)
+    for candidate in Numeric(suite(), bundle, space, "tpe", 1, 2).ask(2):
+        candidate.check()
+        assert registry.split(candidate.policies[stage], stage)[0] == name

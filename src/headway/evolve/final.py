@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from headway.config.dated_defaults import SETS
 from headway.display.displayed import Displayed, Types, columns_of
+from headway.evolve.ablation import SIMPLIFIED, Ablated, ablate, simplify
 from headway.evolve.cache import Cache
 from headway.evolve.controls import STAGE, Control
 from headway.evolve.evaluate import evaluate_many
@@ -112,6 +113,7 @@ class Conclusion(Displayed, Struct, frozen=True):
     stage: str = "routing"
     judged: Sequence[Judged] = ()
     looks: int = 0  # number of winners of this search's folder that were compared on the held-out part
+    ablation: Sequence[Ablated] = ()  # what the winner loses on the validation part without each of its parts
     model: Json | None = None  # what the search asked its language model for: prompts, tokens, retries, cost
 
     @property
@@ -142,6 +144,26 @@ class Conclusion(Displayed, Struct, frozen=True):
         return rooms
 
     @property
+    def losses(self) -> str:
+        """A sentence that says on which workloads the winner is behind the best other policy there, oracles aside."""
+        working = [other for other in self.contestants if other.evaluation.ok]
+        winner = next((other for other in working if other.kind == "winner"), None)
+        others = [other for other in working if other.kind not in ("winner", "oracle")]
+        gaps: dict[str, tuple[float, Contestant]] = {}
+        for name, own in winner.gain.workloads.items() if winner and others else ():
+            best = max(others, key=lambda one: one.gain.workloads[name])
+            gaps[name] = own - best.gain.workloads[name], best
+        behind = [name for name in gaps if gaps[name][0] < 0]
+        if not gaps:
+            return ""
+        if not behind:
+            return "No policy in this comparison is ahead of it on any workload."
+        worst = min(behind, key=lambda name: gaps[name][0])
+        gap, best = gaps[worst]
+        count = f"On {len(behind)} of {len(gaps)} workloads another policy is ahead"
+        return f"{count}: it loses most on {worst}, {points(-gap)[1:]} points behind {best.name}."
+
+    @property
     def verdict(self) -> str:
         """A sentence that says whether the winner is better than the best built-in policy."""
         rival = self.rival
@@ -161,10 +183,11 @@ class Conclusion(Displayed, Struct, frozen=True):
         lead = f"leads {rival.name}, the best built-in policy there, by {points(ahead.mean)} points"
         worst = f"Its worst workload in this comparison is {ahead.worst}: {share(ahead.workloads[ahead.worst])}."
         first = self.winner
-        known = first.generation == 0 and first.parent is None and not first.mutations
+        known = first.generation == 0 and first.mutations in ((), SIMPLIFIED)
         start = " The search started from this policy." if known else ""
         control = self._against_control()
-        return f"On the held-out part the winner {lead} ({interval}). {outcome}. {worst}{control}{start}"
+        losses = f" {self.losses}" if self.losses else ""
+        return f"On the held-out part the winner {lead} ({interval}). {outcome}. {worst}{losses}{control}{start}"
 
     def _against_control(self) -> str:
         """Return a sentence about the best control, or an empty string if there are no controls."""
@@ -214,6 +237,8 @@ class Conclusion(Displayed, Struct, frozen=True):
                 name: {"winner": room.winner, "oracle": room.oracle, "best": room.best, "policy": room.policy.name}
                 for name, room in self.headroom.items()
             },
+            "ablation": [part.document() for part in self.ablation],
+            "losses": self.losses,
             "verdict": self.verdict,
             "looks": self.looks,
             **({} if self.model is None else {"model": self.model}),
@@ -233,9 +258,11 @@ def conclude(
 ) -> Conclusion:
     """Choose the winner, and compare it on the held-out part with the policies in `builtins`. By default, compare it
     with all built-in policies of the stage. `look` counts the looks at the held-out part."""
-    chosen = select(judged, suite.for_search(), cache=cache, runner=runner)
+    seen = suite.for_search()
+    chosen = simplify(select(judged, seen, cache=cache, runner=runner), seen, stage, cache, runner)
+    ablation = ablate(chosen.winner.bundle, seen, stage, cache, runner)
     if not suite.parts.get(HELD_OUT):
-        return Conclusion(suite, len(judged), chosen, [], stage, judged)
+        return Conclusion(suite, len(judged), chosen, [], stage, judged, ablation=ablation)
     winner = chosen.winner.bundle
     beside = [("control", control.name, control.bundle) for control in controls]
     rows = [("winner", winner.name, winner), *beside, *rivals(suite, stage, builtins)]
@@ -257,7 +284,7 @@ def conclude(
         ahead = None if kind == "winner" else over(evaluations[0], evaluation, suite.objectives)
         contestants.append(Contestant(name, kind, bundle, evaluation, over_baseline(evaluation), ahead))
     contestants.sort(key=lambda contestant: contestant.evaluation.fitness[PRIMARY], reverse=True)
-    return Conclusion(suite, len(judged), chosen, contestants, stage, judged, looks)
+    return Conclusion(suite, len(judged), chosen, contestants, stage, judged, looks, ablation)
 
 
 def rivals(suite: Suite, stage: str, builtins: Sequence[str] | None = None) -> list[tuple[str, str, Bundle]]:

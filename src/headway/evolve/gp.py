@@ -1,5 +1,6 @@
 """Genetic programming: populations of rules on islands. Each island breeds separately, and the islands exchange their
-best rules. From the third generation on, a part of each batch tunes the constants of the best rule.
+best rules. From the third generation on, a part of each batch tunes the constants of one of the two best
+rules that read different features, in turn.
 
 Half of the islands prefer formulas, and the other half prefer decision trees. Selection uses the primary fitness minus
 a penalty for every node, so that the shorter of two equally good rules survives.
@@ -16,7 +17,7 @@ from headway.errors import HeadwayError, argument, worded
 from headway.evolve.breeding import Breeder
 from headway.evolve.evaluation import Evaluation
 from headway.evolve.evolution import Plan
-from headway.evolve.expression import NUMBER, STAGES, Node
+from headway.evolve.expression import FEATURES, NUMBER, STAGES, Node, walk
 from headway.evolve.known_rules import RULES
 from headway.evolve.objectives import PRIMARY
 from headway.evolve.polishing import Polisher
@@ -37,6 +38,7 @@ CROSSING: Final = 0.35  # probability that a child has two parents
 TOURNAMENT: Final = 3
 TRIES: Final = 30
 POLISHED: Final = 0.3  # share of a batch that tunes constants
+TUNED: Final = 2  # number of rules whose constants are tuned in turn
 BRANCHING: Final = (0.1, 0.4)  # probability of a condition on islands of formulas, and on islands of decision trees
 
 
@@ -46,6 +48,10 @@ class Rule(Struct, frozen=True):
     tree: Node
     bundle: str  # id of the rule's bundle
     primary: float
+
+    @property
+    def features(self) -> frozenset[str]:
+        return frozenset(node.name for _, node in walk(self.tree) if node.name in FEATURES)
 
     @property
     def worth(self) -> float:
@@ -77,7 +83,7 @@ class Islands:
         self.children: list[tuple[Node, int]] = []  # proposed rules, each with its island; -1 means all islands
         self._proposed: set[bytes | str] = set()  # sources and decisions of all rules proposed so far
         self.polishing: Polishing | None = None
-        self._polished: set[str] = set()  # ids of the bundles whose constants are found
+        self._tuned: dict[frozenset[str], Polishing] = {}  # by the features of the rule
 
     def ask(self, count: int) -> list[Bundle]:
         self.children, bundles = [], []
@@ -107,23 +113,22 @@ class Islands:
         if self.generation % MIGRATION == 0:
             self._migrate()
         self.populations = [survivors(population) for population in self.populations]
-        if self.generation > 1:
-            self._choose_polished()
+        self.polishing = self._choose_polished() if self.generation > 1 else None
 
-    def _choose_polished(self) -> None:
-        """Tune the constants of the best rule. Stop if another rule became the best, or if the constants are found."""
+    def _choose_polished(self) -> Polishing | None:
+        """Return the rule whose constants the next batch tunes. Rules with the same features share a place, so that the
+        best rule is not the only one that has good constants. If another rule with these features became the best, or
+        its constants are found, start anew from the best."""
         rules = [(rule, place) for place, population in enumerate(self.populations) for rule in population]
-        best, _ = max(rules, key=lambda each: each[0].worth)
-        current = self.polishing
-        if current and not current.polisher.done and best.bundle in current.bundles:
-            return
-        if current and current.polisher.done:
-            self._polished |= current.bundles
-        rules = [each for each in rules if each[0].bundle not in self._polished]
-        self.polishing = None
-        if rules:
-            rule, island = max(rules, key=lambda each: each[0].worth)
-            self.polishing = Polishing(Polisher(rule.tree), island, rule.bundle, {rule.bundle})
+        best: dict[frozenset[str], tuple[Rule, int]] = {}
+        for rule, place in sorted(rules, key=lambda each: -each[0].worth):
+            best.setdefault(rule.features, (rule, place))
+        chosen = list(best)[: self.generation % TUNED + 1][-1]
+        rule, place = best[chosen]
+        known = self._tuned.get(chosen)
+        if known is None or known.polisher.done or rule.bundle not in known.bundles:
+            known = self._tuned[chosen] = Polishing(Polisher(rule.tree), place, rule.bundle, {rule.bundle})
+        return known if known.polisher.size else None
 
     def _propose_constants(self, count: int, first: int) -> list[Bundle]:
         current = self.polishing

@@ -45,6 +45,7 @@ TEXTS: Final = {
         "least work": "-(pending + uncached)",
         "linear": "-(pending + 2 * uncached + 0.5 * inflight)",
         "as least-delay": "-(2.2 * wait + work * (1 + 0.44 * inflight) + 0.011 * decoding)",
+        "seconds": "-(wait + work * (1 + 0.5 * inflight))",
         "as 3:2:2": "3 * cached + 2 * idle + -2 * kv",
         "warm or least work": "cached - 0.01 * inflight if crowded < 4 else -((pending + uncached) * (1 + inflight))",
     },

@@ -63,6 +63,8 @@ def report(conclusion: Conclusion) -> list[RenderableType]:
         Text(readable(winner, conclusion.stage).rstrip(), no_wrap=True),
         "",
     ]
+    if conclusion.ablation:
+        parts += [*_ablation(conclusion), ""]
     if conclusion.contestants:
         parts += [*_held_out(conclusion), ""]
     return [*parts, Text(conclusion.verdict)]
@@ -94,6 +96,16 @@ def _front(conclusion: Conclusion) -> Table:
             GAP if validated is None else share(validated.fitness[PRIMARY]),
         )
     return grid
+
+
+def _ablation(conclusion: Conclusion) -> list[Any]:
+    """Return the table of the winner's parts: the gain that it loses without each of them."""
+    grid = table("without", "loses on\nvalidation", gap=2)
+    label_column(grid, 0, NAME_AT_MOST)
+    for row in conclusion.ablation:
+        lost = row.lost
+        grid.add_row(Text(wrap(row.part, NAME_AT_MOST)), "fails" if lost is None else points(lost.mean) + _half(lost))
+    return [Text("Each part of the winner: the points that the winner loses without it"), "", grid]
 
 
 def _held_out(conclusion: Conclusion) -> list[Any]:
