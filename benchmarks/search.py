@@ -1,4 +1,5 @@
-"""Evaluations per CPU-minute of a search on the embedded suite: as it was, and with racing and the compiled engine.
+"""Evaluations per CPU-minute of a search on the embedded suite: as it was, and with racing, requests that candidates
+share, and the compiled engine.
 
     make compiled && python benchmarks/search.py --evaluations 100 --seeds 0..2
 
@@ -16,8 +17,8 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import NamedTuple
 
-from headway.evolve import Suite, worker
-from headway.evolve.compiled_engine import SWITCH, compiled_path
+from headway.evolve import Suite, compiled_engine, shared_cases, worker
+from headway.evolve.compiled_engine import compiled_path
 from headway.evolve.evolution import Plan
 from headway.evolve.objectives import PRIMARY
 from headway.evolve.search import Search
@@ -33,9 +34,10 @@ class Figures(NamedTuple):
     winner: str
 
 
-def measured(suite: str, seed: int, evaluations: int, race: bool, compiled: bool) -> Figures:
+def measured(suite: str, seed: int, evaluations: int, race: bool, share: bool, compiled: bool) -> Figures:
     """Run one search in this process, and return its figures."""
-    os.environ[SWITCH] = "1" if compiled else "0"
+    os.environ[shared_cases.SWITCH] = "1" if share else "0"
+    os.environ[compiled_engine.SWITCH] = "1" if compiled else "0"
     loaded, plan = Suite.load(suite), Plan("gp", seed=seed, race=race)
     with runner_of(1) as runner:
         search = Search(plan.searcher(loaded.for_search()), loaded, plan.size, runner=runner, race=plan.races)
@@ -59,17 +61,21 @@ def main() -> None:
     first, _, last = options.seeds.partition("..")
     if not options.no_compiled and not compiled_path():
         parser.error("the compiled engine is missing or stale. Run `make compiled`, or pass --no-compiled.")
-    variants = {"as it was": (False, False), "racing": (True, False), "racing, compiled": (True, True)}
+    variants = {
+        "as it was": (False, False, False),
+        "racing, shared": (True, True, False),
+        "racing, shared, compiled": (True, True, True),
+    }
     if options.no_compiled:
-        del variants["racing, compiled"]
-    print(f"{'search':18} {'seed':>4} {'runs':>5} {'CPU s':>7} {'evaluations/CPU-min':>19}  train  validation  winner")
+        del variants["racing, shared, compiled"]
+    print(f"{'search':24} {'seed':>4} {'runs':>5} {'CPU s':>7} {'evaluations/CPU-min':>19}  train  validation  winner")
     for seed in range(int(first), int(last or first) + 1):
-        for name, (race, compiled) in variants.items():
+        for name, settings in variants.items():
             with ProcessPoolExecutor(1, get_context("spawn")) as pool:  # a process each, so that CPU times are apart
-                work = pool.submit(measured, options.suite, seed, options.evaluations, race, compiled)
+                work = pool.submit(measured, options.suite, seed, options.evaluations, *settings)
                 found = work.result()
             speed = 60 * options.evaluations / found.cpu_s
-            row = f"{name:18} {seed:4} {found.runs:5} {found.cpu_s:7.1f} {speed:19.1f}"
+            row = f"{name:24} {seed:4} {found.runs:5} {found.cpu_s:7.1f} {speed:19.1f}"
             print(f"{row}  {found.train:+.3f}     {found.validation:+.3f}  {found.winner}", flush=True)
 
 

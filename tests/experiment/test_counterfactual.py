@@ -13,7 +13,8 @@ from rich.console import Console
 import headway
 from conftest import Run
 from headway.errors import HeadwayError
-from headway.experiment.counterfactual import counterfactuals, forced_run
+from headway.experiment.branches import forced_run
+from headway.experiment.counterfactual import counterfactuals
 from headway.experiment.explain import explain
 from headway.experiment.run import prepare, run_prepared
 from headway.report.explain import explanation

@@ -177,9 +177,11 @@ class DecisionMaker:
         """Return the forced decision in place of the policy's decision. The policy is still asked first, so that its
         random numbers and its rotation are the same as without force. The expected number of cached tokens comes from
         the first prefix index, and is 0 if there is none."""
-        target, prefill = self.forced.pop(request.id)
-        if not isinstance(decision, Route) or (decision.target, decision.prefill) == (target, prefill):
+        choice = self.forced.pop(request.id)
+        to = choice if isinstance(choice, tuple) else choice()
+        if to is None or not isinstance(decision, Route) or (decision.target, decision.prefill) == to:
             return decision
+        target, prefill = to
         place = self.views[target if prefill is None else prefill].index
         cached = 0
         indexes = self.audience.indexes

@@ -1,14 +1,17 @@
 """The interface of journals, which record a router's decisions. Also the type of forced decisions, which replace the
 policy's choice of an instance."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, Protocol
 
 from headway.policies.context import Context
 from headway.types import Delay, Priority, Reject, Request, Route
 from headway.views.cluster import ClusterView
 
-Forced = Mapping[int, tuple[str, str | None]]  # request id -> forced (target, prefill instance) of its first route
+Target = tuple[str, str | None]  # (target, prefill instance)
+# Request id -> forced target of its first route, or a function that returns it at this route. If the function returns
+# None, the route is that of the policy.
+Forced = Mapping[int, Target | Callable[[], Target | None]]
 UNFORCED: Final[Forced] = {}
 
 

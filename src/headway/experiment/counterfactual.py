@@ -6,6 +6,8 @@ went. The value of a decision is how much better it is than the best alternative
 """
 
 from collections.abc import Sequence
+from itertools import chain
+from math import ceil
 from typing import Any, ClassVar, Final
 
 from msgspec import Struct
@@ -15,8 +17,8 @@ from headway.config.arguments import checked
 from headway.display.displayed import Displayed, Types, columns_of, types_of
 from headway.display.progress import Bar, watch
 from headway.errors import HeadwayError
+from headway.experiment.branches import WHERE, Choice, Outcome, forced_runs
 from headway.experiment.jobs import Job
-from headway.experiment.run import prepare, run_prepared
 from headway.experiment.runner import Progress, run_jobs, runner_of
 from headway.experiment.verdict import has_slo
 from headway.results.decisions import Decision
@@ -24,11 +26,11 @@ from headway.results.ranking import figure, value
 from headway.results.records import Counterfactual
 from headway.results.result import Result
 from headway.results.statistics import PS_PER_MS
-from headway.scenario.scenario import Scenario
 from headway.streams import stream
 from headway.types import Json
 
-WHERE: Final = "counterfactuals"
+PARTS: Final = 4  # number of jobs per process, if there are many choices, so that the processes end at the same time
+MANY: Final = 8  # number of choices per process from which on they are many
 
 
 class Counterfactuals(Displayed, list[Counterfactual]):
@@ -54,15 +56,6 @@ class Pair(Struct, frozen=True):
 
     target: int
     prefill: int = -1
-
-
-class Outcome(Struct, frozen=True):
-    """The latencies of a request, and the objective of its run."""
-
-    ttft_ps: int
-    e2e_ps: int
-    cached_tokens: int
-    value: float | None
 
 
 @checked
@@ -94,13 +87,10 @@ def counterfactuals(
     instances = result.instances()
     chosen = _choose(result, count, requests)
     tried = [(decision, pair) for decision in chosen for pair in others(decision, instances)[:alternatives]]
-    jobs = []
-    for decision, pair in tried:
-        forced = (instances[pair.target]["id"], None if pair.prefill < 0 else instances[pair.prefill]["id"])
-        arguments = (result.scenario, decision.request, forced, by)
-        jobs.append(Job(f"request {decision.request}", forced_run, arguments))
-    with watch(progress, lambda: Bar(None, "runs with another choice")) as report, runner_of(workers) as runner:
-        outcomes: list[Outcome] = run_jobs(runner, jobs, WHERE, report)
+    ids = {index: str(instance["id"]) for index, instance in instances.items()}
+    choices = [(decision.request, (ids[pair.target], ids.get(pair.prefill))) for decision, pair in tried]
+    with watch(progress, lambda: Bar(None, "parts of the runs with another choice")) as report:
+        outcomes = _run(result.scenario, choices, by, workers, report)
     was = value(result.summary(), by)
     return Counterfactuals(
         Counterfactual(
@@ -124,22 +114,21 @@ def counterfactuals(
     )
 
 
-def forced_run(scenario: Json, request: int, to: tuple[str, str | None], by: str) -> Outcome:
-    """Run a scenario with one request forced to a target. Return the latencies of this request, and the figure `by` of
-    the whole run."""
-    try:
-        result = run_prepared(prepare(Scenario.load(scenario)), forced={request: to})
-    except HeadwayError as error:
-        raise HeadwayError(f"{WHERE}: with request {request} sent to {to[0]}: {error}") from error
-    columns = result.requests.column
-    came, first, ended = (columns(name)[request] for name in ("arrival_ps", "first_token_ps", "finished_ps"))
-    moved = columns("retries")[request] + columns("redirects")[request]
-    return Outcome(
-        ttft_ps=first - came if first >= 0 else -1,
-        e2e_ps=ended - came if columns("outcome")[request] == "completed" else -1,
-        cached_tokens=-1 if moved else columns("cached_tokens")[request],
-        value=value(result.summary(), by),
-    )
+def _run(
+    scenario: Json, choices: Sequence[Choice], by: str, workers: int | None, progress: Progress | None
+) -> list[Outcome]:
+    """Return the outcome of each choice. Neighbouring choices are one job, because they share a part of their run."""
+    with runner_of(workers) as runner:
+        size = max(1, ceil(len(choices) / (runner.slots * (PARTS if len(choices) >= MANY * runner.slots else 1))))
+        parts = [choices[start : start + size] for start in range(0, len(choices), size)]
+        jobs = [Job(f"request {part[0][0]}", forced_runs, (scenario, part, by)) for part in parts]
+        answers: list[list[Outcome | str]] = run_jobs(runner, jobs, WHERE, progress)
+    outcomes = []
+    for outcome in chain.from_iterable(answers):
+        if isinstance(outcome, str):
+            raise HeadwayError(outcome)
+        outcomes.append(outcome)
+    return outcomes
 
 
 def others(decision: Decision, instances: dict[int, Json]) -> list[Pair]:

@@ -73,6 +73,11 @@ def _begin(parent: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    end_with_parent(parent)
+
+
+def end_with_parent(parent: int) -> None:
+    """Let the system end this process when its parent ends. `parent` is the id of the parent."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -100,10 +105,10 @@ class _Spawn(SpawnContext):
 def _context() -> BaseContext:
     """Return the method to start processes. Forking is fast, but only safe if there are no other threads: a forked
     process may hang on a lock that another thread holds."""
-    return multiprocessing.get_context("fork") if sys.platform == "linux" and _threads() == 1 else _Spawn()
+    return multiprocessing.get_context("fork") if sys.platform == "linux" and threads() == 1 else _Spawn()
 
 
-def _threads() -> int:
+def threads() -> int:
     """Count the threads of this process, including those that Python did not start."""
     try:
         return len(list(Path("/proc/self/task").iterdir()))
