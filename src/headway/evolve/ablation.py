@@ -83,6 +83,12 @@ def simplify(
     return replace(chosen, winner=Judged(bundle, pairs["train"][1]), validated=validated)
 
 
+def candidate_id(winner: Bundle) -> str:
+    """Return the id of the search's candidate that the winner is: without its simplification at the end."""
+    simplified = winner.mutations[-1:] == SIMPLIFIED
+    return winner.parent if simplified and winner.parent is not None else winner.id
+
+
 def simplest(source: str, stage: str) -> str | None:
     """Return a source without the parts that change no decision; None if decisions of the stage cannot be compared."""
     if stage not in STAGES:

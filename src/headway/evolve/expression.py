@@ -95,18 +95,17 @@ NAMED: Final = {
 }
 # The number by which the values of a signal are divided, so that all features have a similar range.
 SCALES: Final[dict[Kind, int]] = {"tokens": 1000, "blocks": 1000, "rate": 1000, "power": 100}
-GROWING: Final = ("routed", "completed", "output_tokens", "observed")  # signals that grow with time
 
 
 def _signal_features() -> dict[str, Feature]:
-    """Return a feature for each number among the signals of an instance that is not static and that no named feature
-    reads directly."""
+    """Return a feature for each number among the signals of an instance that is neither static nor ever growing, and
+    that no named feature reads directly."""
     texts = [feature.text for feature in NAMED.values()]
     features = {}
     for name, signal in SIGNALS.items():
         known = any(text.removesuffix(" / 1000") == f"instance.{name}" for text in texts)
         number = signal.type in (int, float, float | None)
-        if known or not (signal.language and number) or signal.freshness == "static" or name in GROWING:
+        if known or not (signal.language and number) or signal.freshness == "static" or signal.grows:
             continue
         text = f"instance.{name}" if signal.type in (int, float) else f"(instance.{name} or 0)"
         scale = SCALES.get(signal.kind)

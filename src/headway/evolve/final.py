@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from headway.config.dated_defaults import SETS
 from headway.display.displayed import Displayed, Types, columns_of
-from headway.evolve.ablation import SIMPLIFIED, Ablated, ablate, simplify
+from headway.evolve.ablation import SIMPLIFIED, Ablated, ablate, candidate_id, simplify
 from headway.evolve.cache import Cache
 from headway.evolve.controls import STAGE, Control
 from headway.evolve.evaluate import evaluate_many
@@ -204,6 +204,7 @@ class Conclusion(Displayed, Struct, frozen=True):
         evaluated there. `document()["held_out"]` has the rows of the held-out part."""
         chosen = self.selection
         front = {judged.bundle.id for judged in chosen.front}
+        winner = candidate_id(self.winner)
         rows = []
         for bundle, evaluation in self.judged:
             validated = chosen.validated.get(bundle.id)
@@ -216,7 +217,7 @@ class Conclusion(Displayed, Struct, frozen=True):
                     **evaluation.fitness,
                     "validation": None if validated is None else validated.fitness[PRIMARY],
                     "front": bundle.id in front,
-                    "winner": bundle.id == self.winner.id,
+                    "winner": bundle.id == winner,
                 }
             )
         return columns_of(rows, self._types)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from headway.errors import HeadwayError, argument
+from headway.evolve.ablation import candidate_id
 from headway.evolve.final import points
 from headway.evolve.fitness import FAILED, share
 from headway.evolve.journal import Judged, read_batches, read_cpu_s, read_search
@@ -99,7 +100,7 @@ def _facts(judged: Sequence[Judged], result: Json | None, seconds: Sequence[floa
 def _candidates(judged: Sequence[Judged], winner: Bundle | None, over_cpu: Sequence[Figure]) -> str:
     if not judged:
         return html.section("Candidates", note="No batch is finished yet.")
-    drawn = [*candidates_chart(judged), *over_cpu, *front_chart(judged, "" if winner is None else winner.id)]
+    drawn = [*candidates_chart(judged), *over_cpu, *front_chart(judged, "" if winner is None else candidate_id(winner))]
     best = sorted({each.bundle.id: each for each in judged}.values(), key=_gain, reverse=True)
     names = [name for name in best[0].evaluation.fitness if name not in (PRIMARY, COMPLEXITY)]
     by_id = {each.bundle.id: each.bundle for each in judged}

@@ -63,19 +63,16 @@ def _instance(draw: Random, index: int, crowd: int) -> SimpleNamespace:
     pending = int(waiting * draw.lognormvariate(7, 0.8))
     seconds = 1e-5 * (1 + inflight / SLOTS)  # for each token to compute
     signals = {name: draw.random() * LARGEST.get(SIGNALS[name].kind, 1.0) for name in leaves_of("routing", False)}
-    chosen = {
-        "index": index,
-        "role": ("decode", "prefill")[index % 2],
-        "estimated_ttft": lambda tokens: seconds * (pending + tokens),
-        "estimated_wait": seconds * pending,
-        "inflight": inflight,
-        "queued": queued,
-        "effective_load": max(0, inflight + draw.choice((-1, 0, 0, 0, 1))),
-        "pending_prefill_tokens": pending,
-        "decode_tokens": int((inflight - waiting) * draw.lognormvariate(7.5, 0.5)),
-        "kv_utilization": used / KV_BLOCKS,
-    }
-    return SimpleNamespace(**(signals | chosen))
+    view = SimpleNamespace(**signals)
+    view.index, view.role = index, ("decode", "prefill")[index % 2]
+    view.estimated_ttft = lambda tokens: seconds * (pending + tokens)
+    view.estimated_wait = seconds * pending
+    view.inflight, view.queued = inflight, queued
+    view.effective_load = max(0, inflight + draw.choice((-1, 0, 0, 0, 1)))
+    view.pending_prefill_tokens = pending
+    view.decode_tokens = int((inflight - waiting) * draw.lognormvariate(7.5, 0.5))
+    view.kv_utilization = used / KV_BLOCKS
+    return view
 
 
 def decisions(program: Program) -> bytes | None:

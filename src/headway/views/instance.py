@@ -97,9 +97,9 @@ class InstanceView:
             shared=True,
         ),
     ] = 0
-    routed: Annotated[int, exact("count", "All requests sent there so far.", status=10)] = 0
-    completed: Annotated[int, exact("count", "Completed requests so far.", status=11)] = 0
-    output_tokens: Annotated[int, exact("tokens", "Output tokens of all ended requests.")] = 0
+    routed: Annotated[int, exact("count", "All requests sent there so far.", status=10, grows=True)] = 0
+    completed: Annotated[int, exact("count", "Completed requests so far.", status=11, grows=True)] = 0
+    output_tokens: Annotated[int, exact("tokens", "Output tokens of all ended requests.", grows=True)] = 0
     observed_at: Annotated[
         int | None,
         exact(
@@ -228,7 +228,7 @@ class InstanceView:
     _load_rule: LoadRule = field(default="snapshot", init=False)  # how `effective_load` is computed
 
     @property
-    @derived_signal("exact", "seconds", "observed_at")
+    @derived_signal("exact", "seconds", "observed_at", grows=True)
     def observed(self) -> float | None:
         """Time of the last report in seconds; None if the reported signals are current."""
         return None if self.observed_at is None else self.observed_at / PS_PER_SECOND

@@ -56,6 +56,8 @@ class Signal(Struct, frozen=True):
     mean_if_missing: bool = False
     # Whether the record of a routing decision has the signal for each candidate, if the run maintains it.
     recorded: bool = False
+    # Whether the value only grows during a run: a total since its start, or an instant.
+    grows: bool = False
     # Position of the signal among an engine's fields in the status document; None: it is not in the document.
     status: int | None = None
     # `table` sets the following fields.
