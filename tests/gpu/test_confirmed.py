@@ -73,6 +73,17 @@ def test_a_deployment_while_traffic_runs_loses_no_request() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.parametrize(("policy", "predicted", "counted"), [("least-loaded", 17, 19), ("round-robin", 17, 14)])
+def test_preemptions_are_predicted(policy: str, predicted: int, counted: int) -> None:
+    cell = (policy, "rag", "high")
+    records = {tuple(each["case"]): each["preemptions"] for each in confirm.records(RECORDS)}
+    runs = [run for run in records if run[:3] == cell]
+    found = [simulate(cases.scenario(Case(*run), LATENCY, OWN), progress=False).requests for run in runs]
+    assert sum(records[run] for run in runs) == counted and f"{predicted} and {counted}" in DOCUMENT
+    assert sum(sum(each.column("preemptions")) for each in found) == predicted
+
+
+@pytest.mark.full
 def test_the_table_of_the_deployment_is_that_of_the_records() -> None:
     for line in live_prediction.deploy_lines(RECORDS, LATENCY, OWN):
         assert line in DOCUMENT
