@@ -202,12 +202,15 @@ def test_a_stream_can_be_cancelled_while_it_runs(fresh):
 
 
 def test_the_errors_of_responses(scene):
+    count = len(scene.requests)
     with pytest.raises(openai.NotFoundError, match="model 'none' is not served"):
         scene.openai().responses.create(model="none", input="hello")
     with pytest.raises(openai.BadRequestError, match="no messages, prompt or input"):
         scene.openai().responses.create(model=MODEL)
     with pytest.raises(openai.BadRequestError, match="malformed"):  # the engine's own answer
         scene.openai().responses.create(model=MODEL, input=[{"type": "function_call"}])
+    # The client may have its answer before the gateway has its record, which must not fall into the next test.
+    scene.gateway.until(lambda: any(outcome == "failed" for *_, outcome in scene.requests[count:]))
 
 
 # --- Messages --------------------------------------------------------------------------------------------------------
